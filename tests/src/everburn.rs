@@ -134,6 +134,17 @@ impl Everburn {
         self
     }
 
+    /// Sets several environment variables.
+    #[must_use]
+    pub fn envs<N, V>(mut self, variables: impl IntoIterator<Item = (N, V)>) -> Self
+    where
+        N: AsRef<OsStr>,
+        V: AsRef<OsStr>,
+    {
+        self.command.envs(variables);
+        self
+    }
+
     /// Starts it through another program, a launcher say, whose arguments end where the binary's name
     /// comes. Variables that are to be set are set after this.
     #[must_use]

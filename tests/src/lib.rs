@@ -11,6 +11,7 @@
 //! - [`Meeting`] is where the threads of a test meet;
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
+//! - [`tar`] writes tar files;
 //! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
 //!
 //! # Rules
@@ -29,6 +30,7 @@ mod processes;
 mod run;
 mod skip;
 mod stranger;
+pub mod tar;
 mod terminal;
 mod wait;
 

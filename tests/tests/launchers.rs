@@ -11,31 +11,39 @@ use std::path::Path;
 
 use everburn_tests::{Ended, Everburn, Job, ORPHAN_DEADLINE, Run, TOKEN, on_a_free_port, skip};
 use rustix::process::Signal;
+use tempfile::TempDir;
 
 /// Three steps on synthetic digits, for which ranks wait a minute at the most.
 fn three_steps(folder: &Path) -> Everburn {
     Everburn::train(folder, "mnist").args(["--steps", "3", "--run-dir", "run", "--timeout", "60"])
 }
 
-/// Starts two ranks with what `variables` says for each and for a port, until the port is theirs, and
-/// checks that they have trained together.
-fn two_ranks_train<V>(variables: impl Fn(usize, u16) -> V) -> [Ended; 2]
+/// Starts two ranks of `command` with what `variables` says for each and for a port, until the port is theirs.
+fn two_ranks<V>(
+    command: impl Fn(&Path) -> Everburn,
+    variables: impl Fn(usize, u16) -> V,
+) -> (TempDir, [Ended; 2])
 where
     V: IntoIterator<Item = (&'static str, String)>,
 {
     let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let jobs = [0, 1].map(|rank| {
-            let command = three_steps(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
-            let variables = variables(rank, port).into_iter();
-            let command =
-                variables.fold(command, |command, (name, value)| command.env(name, value));
-            command.start()
+            let command = command(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
+            command.envs(variables(rank, port)).start()
         });
         let ended = jobs.map(Job::wait);
         (!ended.iter().any(Ended::lost_the_port)).then_some((folder, ended))
     });
-    let ended = ended.map(Ended::succeeded);
+    (folder, ended.map(Ended::succeeded))
+}
+
+/// The same of a training; checks that the ranks have trained together.
+fn two_ranks_train<V>(variables: impl Fn(usize, u16) -> V) -> [Ended; 2]
+where
+    V: IntoIterator<Item = (&'static str, String)>,
+{
+    let (folder, ended) = two_ranks(three_steps, variables);
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["world_size"], 2, "{report:#}");
     assert_eq!(report["steps"], 3, "{report:#}");
@@ -92,8 +100,7 @@ fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static st
     let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let command = three_steps(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
-        let variables = variables(port).into_iter();
-        let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+        let command = command.envs(variables(port));
         // The folder has a run already.
         std::fs::create_dir_all(folder.path().join("run/checkpoints/epoch-1")).unwrap();
         std::fs::write(folder.path().join("run/config.toml"), "earlier").unwrap();
@@ -124,13 +131,11 @@ fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() 
     let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let [mut first, second] = [0, 1].map(|rank| {
-            let command = Everburn::train_for_long(folder.path(), "mnist")
+            Everburn::train_for_long(folder.path(), "mnist")
                 .args(["--run-dir", "run", "--timeout", "60"])
-                .env("EVERBURN_JOB_TOKEN", TOKEN);
-            let variables = of_srun(rank, port).into_iter();
-            let command =
-                variables.fold(command, |command, (name, value)| command.env(name, value));
-            command.start()
+                .env("EVERBURN_JOB_TOKEN", TOKEN)
+                .envs(of_srun(rank, port))
+                .start()
         });
         let run = Run::new(folder.path().join("run"));
         let trains = first.holds_before_its_end("an epoch", || run.epochs() >= 1);
@@ -177,6 +182,16 @@ fn ranks_of_srun_train_together_on_a_port_derived_from_the_job() {
 }
 
 #[test]
+fn a_finder_under_srun_leaves_no_folder_of_checkpoints() {
+    let words = "--find-learning-rate --train-samples 106 --validation-samples 10 --batch-size 32 --run-dir run --timeout 60";
+    let finder = |folder: &Path| Everburn::train(folder, "mlp").args(words.split(' '));
+    let (folder, ended) = two_ranks(finder, of_srun);
+    let run = folder.path().join("run");
+    assert!(run.join("learning-rate.json").is_file(), "{}", ended[0]);
+    assert!(!run.join("checkpoints").exists(), "{}", ended[0]);
+}
+
+#[test]
 fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     let folder = tempfile::tempdir().unwrap();
     let first = three_steps(folder.path()).args(["--ranks", "2"]).run();
@@ -192,10 +207,7 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     ] {
         let arguments = ["train", "--resume", "--run-dir", "run"];
         let command = Everburn::new(folder.path(), arguments).args(more);
-        let command = only
-            .iter()
-            .fold(command, |command, (name, value)| command.env(name, value));
-        let ended = command.run().succeeded();
+        let ended = command.envs(only.clone()).run().succeeded();
         let report = Run::new(folder.path().join("run")).report();
         assert_eq!(report["world_size"], ranks, "{ended}");
         assert_eq!(ended.stderr.contains(line), ranks == 2, "{ended}");
@@ -218,10 +230,7 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
         let jobs = [0, 1].map(|rank| {
             let command = three_steps(folder.path()).args(flag);
             let command = command.env("EVERBURN_JOB_TOKEN", TOKEN);
-            let variables = of_srun(rank, port).into_iter();
-            let command =
-                variables.fold(command, |command, (name, value)| command.env(name, value));
-            command.start()
+            command.envs(of_srun(rank, port)).start()
         });
         let ended = jobs.map(Job::wait);
         (!ended.iter().any(Ended::lost_the_port)).then_some(ended)
@@ -235,8 +244,7 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
 fn nodes_that_a_task_of_srun_is_given_are_answered_with_its_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let command = three_steps(folder.path()).args(["--nodes", "2"]);
-    let variables = of_srun(0, 1).into_iter();
-    let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+    let command = command.envs(of_srun(0, 1));
     let help = "srun (Slurm) has started 2 ranks: leave --nodes out; or have it start one task per node, with --node-rank \
                 $SLURM_NODEID --rendezvous HOST:PORT";
     let ended = command.env("EVERBURN_JOB_TOKEN", TOKEN).run();
@@ -253,10 +261,9 @@ fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
         ),
         (&["--open-store"][..], "export EVERBURN_OPEN_STORE=1"),
     ] {
-        let variables = of_srun(0, 1).into_iter();
-        let command = three_steps(folder.path()).args(flags.iter().copied());
-        let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+        let command = three_steps(folder.path()).args(flags);
         command
+            .envs(of_srun(0, 1))
             .run()
             .failed_with(2, &["EVERBURN_JOB_TOKEN is not set", help]);
     }
@@ -349,11 +356,7 @@ fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
         ("SLURM_JOB_NODELIST", "n[1-2]"),
     ];
     let folder = tempfile::tempdir().unwrap();
-    let start = || {
-        let command = three_steps(folder.path());
-        let variables = batch_script.into_iter();
-        variables.fold(command, |command, (name, value)| command.env(name, value))
-    };
+    let start = || three_steps(folder.path()).envs(batch_script);
     let world_size = || {
         let report = Run::new(folder.path().join("run")).report();
         report["world_size"].as_u64().unwrap()
@@ -367,9 +370,7 @@ fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
     let note = "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE is not set: this pod trains alone";
     assert!(pod.stderr.contains(note), "{pod}");
     let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
-    let command = step
-        .into_iter()
-        .fold(start(), |command, (name, value)| command.env(name, value));
-    command.args(["--ranks", "2"]).run().succeeded();
+    let command = start().envs(step).args(["--ranks", "2"]);
+    command.run().succeeded();
     assert_eq!(world_size(), 2);
 }

@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(Failure::from(ChildError::Interrupted), Failure::Interrupted);
         let late = ChildError::TooLong {
             name: "a run".to_owned(),
-            patience: std::time::Duration::from_secs(3),
+            timeout: std::time::Duration::from_secs(3),
         };
         let told = Failure::from(late).to_string();
         assert!(told.contains("longer than 3 s") && told.contains("--run-timeout"));

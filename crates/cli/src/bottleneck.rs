@@ -15,6 +15,7 @@ use everburn_record::{Environment, invocation, units};
 use everburn_train::RunDirectory;
 
 use crate::arguments::TrainArguments;
+use crate::arguments::keys::with_flags;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::logging::LogOutput;
@@ -127,9 +128,10 @@ fn print(run: &Path, results: &Results) {
     for line in environment(run, analysis) {
         say!("  {line}");
     }
-    say!("\n{}", Summary(analysis));
+    say!("\n{}", with_flags(&Summary(analysis).to_string()));
     say!("findings, what wins most first");
     for (number, finding) in results.findings.iter().enumerate() {
+        let finding = with_flags(&finding.to_string());
         say!("{:>3}. {finding}", number + 1);
     }
     say!(

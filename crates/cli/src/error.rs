@@ -60,10 +60,10 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Timeline(#[from] TimelineError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Rendezvous(#[from] RendezvousError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Collective(#[from] CollectiveError),
 
     #[error("{}", of_training(_0))]
@@ -95,10 +95,10 @@ pub(crate) enum CliError {
     #[error("{}", with_flags(&_0.to_string()))]
     Ddp(#[from] DdpError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Launch(#[from] LaunchError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Environment(#[from] RankEnvironmentError),
 }
 
@@ -154,21 +154,23 @@ impl From<DeviceError> for CliError {
 }
 
 impl CliError {
-    /// Prints the error, its causes, and what to do.
+    /// Prints the error, its causes, and what to do. Each line is of one of them by how it begins: the launcher shows once what
+    /// several ranks print.
     pub(crate) fn print(&self) {
+        let indented = |text: &str| text.replace('\n', "\n  ");
         let mut text = self.to_string();
-        say_error!("error: {text}");
+        say_error!("error: {}", indented(&text));
         let mut source = std::error::Error::source(self);
         while let Some(cause) = source {
             let cause_text = with_flags(&cause.to_string());
             if !text.contains(&cause_text) {
-                say_error!("  because: {cause_text}");
+                say_error!("  because: {}", indented(&cause_text));
                 text = cause_text;
             }
             source = cause.source();
         }
         if let Some(help) = self.help() {
-            say_error!("help: {help}");
+            say_error!("help: {}", indented(&help.to_string()));
         }
     }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_record::numbers_or_nan;
 use everburn_record::units::counted;
+use everburn_train::DataFingerprint;
 use serde::{Deserialize, Serialize};
 
 use crate::config::RunConfig;
@@ -76,14 +77,23 @@ struct TestedCheckpoint {
 }
 
 impl TestedCheckpoint {
-    fn of(run: &RunDirectory, which: &str) -> Result<Option<Self>, CliError> {
-        let progress = progress_at(run, which)?;
-        Ok(progress.map(|progress| Self {
+    /// The checkpoint that `flags` choose. From here on they name it: a run that continues may soon have another best one.
+    fn settle(flags: &mut TrainedFlags, run: &RunDirectory) -> Result<Option<Self>, CliError> {
+        let Some(which) = flags.checkpoint.as_deref() else {
+            return Ok(None);
+        };
+        // One that cannot be read is refused when it is loaded.
+        let Some(progress) = progress_at(run, which)? else {
+            return Ok(None);
+        };
+        let chosen = Self {
             name: progress.place().to_string(),
             epoch: progress.epoch,
             step: progress.step,
             best_by: (which == "best").then(|| progress.best_by.to_string()),
-        }))
+        };
+        flags.checkpoint = Some(chosen.name.clone());
+        Ok(Some(chosen))
     }
 
     fn in_words(&self) -> String {
@@ -158,33 +168,30 @@ fn read_result(path: &Path) -> Result<Evaluation, CliError> {
 /// The result, on rank 0.
 fn evaluate(
     arguments: &EvalArguments,
-    (config, fingerprint): (&RunConfig, Option<String>),
+    (config, fingerprint): (&RunConfig, Option<DataFingerprint>),
     run: &RunDirectory,
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
     let samples = Samples::of(fingerprint);
     let own = match &samples {
         Samples::Other(own) => own.clone(),
-        _ => String::new(),
+        _ => DataFingerprint::default(),
     };
     let of_run = samples == Samples::Run;
     let rank = TrainedRank::join(config, samples, environment)?;
-    let is_of_run = of_run || (!own.is_empty() && own == rank.loaded.for_training().fingerprint);
+    let is_of_run =
+        of_run || (!own.is_empty() && own.all == rank.loaded.for_training().fingerprint.all);
     let may_overlap = is_of_run || rank.parts_others;
     let data_changed =
         rank.warn_of_learnt_data(run) || may_overlap && rank.warn_of_changed_data(run);
     rank.warn_of_changed_settings(run, &arguments.trained)?;
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();
+    let mut flags = arguments.trained.clone();
+    let checkpoint = TestedCheckpoint::settle(&mut flags, run)?;
     let sums = rank
-        .with_model(run, &arguments.trained, |model| {
-            trainer.evaluate(model, &data)
-        })?
+        .with_model(run, &flags, |model| trainer.evaluate(model, &data))?
         .ok_or_else(|| CliError::usage("stopped before the end"))?;
-    let checkpoint = match arguments.trained.checkpoint.as_deref() {
-        Some(which) if trainer.group.rank() == 0 => TestedCheckpoint::of(run, which)?,
-        _ => None,
-    };
     let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
         model: config.model.clone(),
         dataset: loaded.name.clone(),
@@ -234,6 +241,8 @@ mod tests {
     use std::ffi::OsString;
 
     use clap::Parser;
+    use everburn_train::BestEpoch;
+    use everburn_train::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 
     use super::*;
     use crate::arguments::{Arguments, Command};
@@ -262,5 +271,40 @@ mod tests {
         assert_eq!(theirs.checkpoint, ours.checkpoint);
         assert_eq!(theirs.ema, ours.ema);
         assert_eq!(theirs.set, ["flowers.folder=other"]);
+    }
+
+    #[test]
+    fn the_best_checkpoint_of_a_run_that_continues_is_chosen_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let save = |epoch| {
+            let best = BestEpoch {
+                epoch,
+                validation_loss: 0.5,
+                value: None,
+            };
+            let progress = Progress {
+                epoch,
+                best: Some(best),
+                ..Progress::default()
+            };
+            let checkpoint = Checkpoint {
+                progress,
+                files: [("scheduler.bpk".to_owned(), vec![1, 2, 3])].into(),
+            };
+            let checkpoints = CheckpointFolder::new(run.checkpoints(), 2);
+            checkpoints.save(&checkpoint).unwrap();
+        };
+        save(1);
+        let words = ["eval", "a", "--checkpoint", "best"];
+        let mut flags = parsed(words.map(Into::into)).trained;
+        let chosen = TestedCheckpoint::settle(&mut flags, &run).unwrap().unwrap();
+        save(2);
+        assert_eq!(flags.checkpoint.as_deref(), Some(&*chosen.name));
+        let words = chosen.in_words();
+        let best = "epoch-0001: after 1 epoch and 0 steps, the best by loss of the validation";
+        assert_eq!(words, best);
+        let again = TestedCheckpoint::settle(&mut flags, &run).unwrap().unwrap();
+        assert_eq!((again.name, again.best_by), (chosen.name, None));
     }
 }

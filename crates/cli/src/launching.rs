@@ -9,6 +9,7 @@ use everburn_launch::{EarlyStop, LaunchConfig, LaunchEvent, Launcher, Outcome};
 use everburn_record::{Live, invocation};
 
 use crate::arguments::RankFlags;
+use crate::arguments::keys::with_flags;
 use crate::config::RanksConfig;
 use crate::error::CliError;
 use crate::{elastic, rank};
@@ -134,7 +135,7 @@ pub(crate) fn run(
 pub(crate) fn say_end(outcome: &Outcome, is_elastic: bool) {
     if !matches!(outcome, Outcome::Succeeded) {
         // That of a failure ends with a line break of its own.
-        say_error!("{}", outcome.to_string().trim_end());
+        say_error!("{}", with_flags(outcome.to_string().trim_end()));
     }
     if let Outcome::Failed(failure) = outcome
         && failure.own_pause.is_some()

@@ -9,6 +9,8 @@ use everburn_record::file;
 use everburn_record::sync::lock;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::prelude::*;
 
 use crate::arguments::keys::with_flags;
@@ -50,7 +52,8 @@ impl LogOutput {
         output
     }
 
-    /// Sends all further messages to a file: on the terminal they would tear the dashboard.
+    /// Sends all further messages to a file, each with its time, as the log of one of several ranks has it: on the terminal they
+    /// would tear the dashboard.
     ///
     /// # Errors
     /// The system's error if the file cannot be made.
@@ -69,7 +72,12 @@ impl Write for Message {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let message = with_flags(&String::from_utf8_lossy(bytes));
         match &mut *lock(&self.0.0) {
-            Some(file) => file.write_all(message.as_bytes()),
+            Some(file) => {
+                let mut time = String::new();
+                let dated = SystemTime.format_time(&mut Writer::new(&mut time));
+                dated.map_err(io::Error::other)?;
+                file.write_all(format!("{time} {message}").as_bytes())
+            }
             None => io::stderr().write_all(message.as_bytes()),
         }?;
         Ok(bytes.len())
@@ -85,5 +93,26 @@ impl<'a> MakeWriter<'a> for LogOutput {
 
     fn make_writer(&'a self) -> Message {
         Message(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_in_a_file_has_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank-0.log");
+        let output = LogOutput::default();
+        output.redirect(&path).unwrap();
+        output
+            .make_writer()
+            .write_all(b" WARN no samples\n")
+            .unwrap();
+        let log = std::fs::read_to_string(path).unwrap();
+        let (time, text) = log.split_once(' ').unwrap();
+        assert!(time.starts_with("20") && time.ends_with('Z'), "{log}");
+        assert_eq!(text, " WARN no samples\n");
     }
 }

@@ -19,6 +19,7 @@ use everburn_train::{RunDirectory, TrainError, compute_on_this_thread};
 use self::given::{AboutRanks, IN_TORCHRUN, LEFT_OVER, launches_in_a_rank};
 pub(crate) use self::given::{help_with_nodes, say_who_has_started, say_who_starts_ranks};
 use crate::arguments::Command;
+use crate::arguments::keys::with_flags;
 use crate::config::RanksConfig;
 use crate::error::CliError;
 use crate::recording;
@@ -263,14 +264,14 @@ pub(crate) fn report_stall(
     };
     // All ranks make the same one.
     if report.is_printed_here {
-        say_error!("{report}");
+        say_error!("{}", with_flags(&report.to_string()));
     }
     if let Some(run) = run {
         recording::note_stall(run, &report);
     }
     let stalled = report.stalled_member();
     if report.own_pause.is_some() || stalled == Some(environment.rank) {
-        let text = report.to_string();
+        let text = with_flags(&report.to_string());
         let first = text.lines().next().unwrap_or_default();
         return CliError::StalledItself(first.to_owned());
     }

@@ -11,6 +11,7 @@ use everburn_record::{Environment, Event, EventKind, Live, stopped_on_request, u
 use everburn_report::{CompareCommand, ReportCommand};
 use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal, TrainingReport};
 
+use crate::arguments::keys::with_flags;
 use crate::config::RanksConfig;
 use crate::error::CliError;
 use crate::files;
@@ -29,8 +30,8 @@ pub(crate) fn compare(command: &CompareCommand) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes `environment.json`. A run without one is as good.
-pub(crate) fn write_environment(run: &RunDirectory) {
+/// Writes `environment.json`: a run that is `resumed` keeps when it began. A run without one is as good.
+pub(crate) fn write_environment(run: &RunDirectory, resumed: bool) {
     let text = |word: std::ffi::OsString| word.into_string().ok();
     let variables = std::env::vars_os();
     let variables = variables.filter_map(|(name, value)| Some((text(name)?, text(value)?)));
@@ -41,10 +42,13 @@ pub(crate) fn write_environment(run: &RunDirectory) {
         .versions
         .insert("Everburn".into(), versions.everburn);
     environment.versions.insert("Burn".into(), versions.burn);
-    // A run that is resumed has begun before.
-    let earlier = files::read_text(&run.path().join("environment.json"), MOST_BYTES).ok();
-    let earlier = earlier.and_then(|text| serde_json::from_str::<Environment>(&text).ok());
-    if let Some(began) = earlier.and_then(|earlier| earlier.started_unix_ms) {
+    let began = || {
+        let earlier = files::read_text(&run.path().join("environment.json"), MOST_BYTES).ok()?;
+        let earlier = serde_json::from_str::<Environment>(&earlier).ok()?;
+        earlier.started_unix_ms
+    };
+    // Any other file there is of a start that failed.
+    if let Some(began) = resumed.then(began).flatten() {
         environment.started_unix_ms = Some(began);
     }
     if let Err(error) = run.write_environment(&environment) {
@@ -69,7 +73,7 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
     run.note(Event {
         rank: event.rank(),
         waits_until_ms,
-        ..Event::new(kind, event.text())
+        ..Event::new(kind, with_flags(event.text()))
     });
 }
 
@@ -88,13 +92,13 @@ pub(crate) fn wait_listener(run: &RunDirectory) -> WaitListener {
             // Who waits for ranks has joined; nobody has where the store is not reached.
             ranks: Some(awaited.joined.clone()).filter(|joined| !joined.is_empty()),
             waits_until_ms: Some(after(awaited.left)),
-            ..Event::new(EventKind::Warning, &*awaited.text)
+            ..Event::new(EventKind::Warning, with_flags(&awaited.text))
         });
     })
 }
 
 pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
-    let text = report.to_string();
+    let text = with_flags(&report.to_string());
     let first = text.lines().next().unwrap_or_default();
     run.note(Event {
         rank: report.stalled_member(),
@@ -228,11 +232,16 @@ mod tests {
             ..Environment::default()
         };
         run.write_environment(&earlier).unwrap();
-        write_environment(&run);
-        let text = std::fs::read_to_string(run.path().join("environment.json")).unwrap();
-        let now: Environment = serde_json::from_str(&text).unwrap();
-        assert_eq!(now.started_unix_ms, Some(7));
-        assert!(now.command.is_some(), "{text}");
+        let written = |resumed| {
+            write_environment(&run, resumed);
+            let text = std::fs::read_to_string(run.path().join("environment.json")).unwrap();
+            serde_json::from_str::<Environment>(&text).unwrap()
+        };
+        let resumed = written(true);
+        assert_eq!(resumed.started_unix_ms, Some(7));
+        assert!(resumed.command.is_some(), "{resumed:?}");
+        let after_a_start_that_failed = written(false);
+        assert!(after_a_start_that_failed.started_unix_ms > Some(7));
     }
 
     #[test]

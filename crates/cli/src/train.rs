@@ -22,7 +22,7 @@ use crate::prelude::*;
 use crate::{devices, kernels};
 use everburn_launch::{LaunchEvent, RankEnvironment};
 use everburn_record::EXIT_INTERRUPTED;
-use everburn_train::{ConfiguredTask, KernelCache, LoadedData, Regroup, StopSignal, renderer};
+use everburn_train::{ConfiguredTask, Elasticity, KernelCache, LoadedData, StopSignal, renderer};
 
 pub(crate) use self::earlier_run::Replaced;
 use self::ending::end_of_job;
@@ -190,7 +190,6 @@ fn train_as_rank(
         job.display = renderer::Display::Lines;
     }
     let device = job.device(environment.local_rank)?;
-    let concludes = !ours && environment.rank == 0 && job.finder.is_none();
     let begun = prepared.as_ref().ok().and_then(Option::as_ref);
     let Joined {
         group,
@@ -201,12 +200,12 @@ fn train_as_rank(
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined.inspect_err(|error| {
             // Nobody else records it where there is no launcher.
-            if let Some(prepared) = begun.filter(|_| concludes) {
+            if let Some(prepared) = begun.filter(|_| job.finder.is_none()) {
                 prepared.conclude(Some(error));
             }
         })?,
     };
-    job.stop = listen_for_stop(Some(environment), true)?;
+    job.stop = listen_for_stop(Some(environment), job.finder.is_none())?;
     drop(early);
     let mut prepared = match ours {
         true => prepared?,
@@ -228,7 +227,7 @@ fn train_as_rank(
     let trainer = Trainer {
         exchange: Some(Arc::new(exchange)),
         rank_statuses: recording::rank_statuses(heartbeat.as_ref(), elastic.as_ref()),
-        regroup: elastic.map(|elastic| elastic as Arc<dyn Regroup>),
+        elasticity: elastic.map_or_else(Elasticity::default, |elastic| Elasticity::by(elastic)),
         begun_before: environment.incarnation > 1,
         ..job.trainer(group, device, run)
     };
@@ -241,11 +240,14 @@ fn train_as_rank(
     if trained.is_ok() {
         bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
     }
-    if let Some(prepared) = prepared.as_ref().filter(|_| concludes) {
-        prepared.conclude(trained.as_ref().err());
-    }
-    if let (Ok(_), Some(prepared)) = (&trained, &mut prepared) {
-        prepared.keep();
+    if let Some(prepared) = &mut prepared {
+        match job.finder {
+            None => prepared.conclude(trained.as_ref().err()),
+            Some(_) => recording::leave_no_checkpoints(&prepared.run),
+        }
+        if trained.is_ok() {
+            prepared.keep();
+        }
     }
     rank::ended(trained, environment)
 }

@@ -133,7 +133,7 @@ impl Bucket {
     }
 
     /// How many elements its buffer has: those of the gradients, then one for each parameter that
-    /// tells whether it was used.
+    /// says whether it was used.
     pub(crate) fn length_with_flags(&self) -> usize {
         self.length + self.parameters.len()
     }

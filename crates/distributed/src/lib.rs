@@ -93,6 +93,8 @@ mod sharding;
 mod shared;
 mod synchronization;
 mod tensor_parallel;
+#[cfg(test)]
+mod test_ranks;
 mod ties;
 mod virtual_ranks;
 mod worker_timeout;

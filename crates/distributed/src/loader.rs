@@ -112,9 +112,9 @@ pub struct ShareOfBatch<B> {
 pub struct DistributedLoader<I, B> {
     assembly: Assembly<I, B>,
     prefetch: Prefetch,
-    /// Is told when a thread assembles a batch.
+    /// Called when a thread assembles a batch.
     recorder: Option<Recorder>,
-    /// Only for [`DataLoader::iter`], which is not told the epoch.
+    /// Only for [`DataLoader::iter`], which gets no epoch.
     iterations: Arc<AtomicUsize>,
 }
 

@@ -30,7 +30,7 @@ use crate::shared::Shared;
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let model = LinearConfig::new(3, 1).init(&device);
 /// let (ddp, model) = Ddp::new(model, group, DdpConfig::default())?;
-/// assert!(ddp.probe().is_none(), "nobody is told");
+/// assert!(ddp.probe().is_none(), "there is no recorder");
 ///
 /// let recorder = Recorder::new(Facts::default());
 /// ddp.record_into(&recorder);
@@ -67,7 +67,7 @@ impl Ddp {
     pub fn record_into(&self, recorder: &Recorder) {
         let parameters = self.parameters().iter();
         recorder.name_parameters(parameters.map(|entry| entry.path.clone()));
-        // A second one would be told of half a training.
+        // A second one would see half of a training.
         let _ = self.shared().recorder.set(recorder.clone());
     }
 

@@ -21,7 +21,7 @@ use crate::worker_timeout::{WorkerTimeout, end};
 /// bucket, the other's keep the links busy.
 pub(crate) const WORKERS: usize = 2;
 
-/// A rank's share of a step's samples, once all ranks have told how many they have.
+/// A rank's share of a step's samples, once all ranks have said how many they have.
 pub(crate) type Share = Arc<OnceLock<f64>>;
 
 /// What is exchanged. All ranks submit the same jobs in the same order.

@@ -221,9 +221,8 @@ fn is_split(count: usize, left: &Range<usize>, right: &Range<usize>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use everburn_collectives::group::GroupOptions;
-
     use super::*;
+    use crate::test_ranks::on_ranks;
 
     fn written(count: usize) -> String {
         let ranks = VirtualRanks::new(count, 0, 1).unwrap();
@@ -265,25 +264,20 @@ mod tests {
                     let mut seconds = vec![slowest; world_size];
                     seconds[world_size - 1] = 1.0;
                     let weights = RankWeights::of_speed(count, &seconds);
-                    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-                    let ranks = groups.into_iter().map(|group| {
-                        let weights = weights.clone();
-                        std::thread::spawn(move || {
-                            let ranks = VirtualRanks::new(count, group.rank(), world_size).unwrap();
-                            let ranks = ranks.balanced(&weights);
-                            let mut sums = Sums::new(count);
-                            for own in ranks.own() {
-                                let values = (0..LENGTH).map(|index| value(own, index));
-                                sums.push(own..own + 1, values.collect(), &mut add);
-                            }
-                            let nodes = sums.nodes.iter().map(|(_, sum)| sum.as_slice());
-                            let nodes = nodes.collect::<Vec<_>>();
-                            let plus = |a: &mut f32, b| *a += b;
-                            ranks.all_reduce(&nodes, &group, plus).unwrap().0
-                        })
+                    let sums = on_ranks(world_size, |group| {
+                        let ranks = VirtualRanks::new(count, group.rank(), world_size).unwrap();
+                        let ranks = ranks.balanced(&weights);
+                        let mut sums = Sums::new(count);
+                        for own in ranks.own() {
+                            let values = (0..LENGTH).map(|index| value(own, index));
+                            sums.push(own..own + 1, values.collect(), &mut add);
+                        }
+                        let nodes = sums.nodes.iter().map(|(_, sum)| sum.as_slice());
+                        let nodes = nodes.collect::<Vec<_>>();
+                        let plus = |a: &mut f32, b| *a += b;
+                        ranks.all_reduce(&nodes, &group, plus).unwrap().0
                     });
-                    for rank in ranks.collect::<Vec<_>>() {
-                        let sum = rank.join().unwrap();
+                    for sum in sums {
                         assert_eq!(sum.len(), LENGTH);
                         let expected = expected.get_or_insert_with(|| sum.clone());
                         assert_eq!(*expected, sum, "{count} on {world_size}, {weights}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::worker::{Worker, WorkerError};
 
-/// How much longer than an operation of the group: its own error tells more.
+/// How much longer than an operation of the group: its own error says more.
 const LONGER: Duration = Duration::from_secs(5);
 
 /// How long a thread may take to end by itself, and again once its group was given up.

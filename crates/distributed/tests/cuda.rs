@@ -12,7 +12,7 @@ use everburn_distributed::{
     DeviceMemory, GradientBucket, HostExchange, ModuleRanks, NcclExchange, ParameterShards,
     ShardStage, Waits, cuda_index, kernel_timer, share_of,
 };
-use everburn_nccl::{Library, NcclGroup, gpus};
+use everburn_nccl::{Library, gpus};
 use everburn_nn::StatisticsGroup;
 
 /// How far apart sums in another order may be.
@@ -107,12 +107,14 @@ fn on_gpus(
                     }
                     Way::Nccl | Way::NcclAndHostWaits => {
                         let library = library.as_ref().unwrap_or_else(|error| panic!("{error}"));
-                        let own = NcclGroup::connect(library, *number, &group);
                         let waits = match way {
                             Way::Nccl => Waits::Device,
                             _ => Waits::Host,
                         };
-                        Arc::new(NcclExchange::new(own.unwrap(), Arc::new(CubeMemory), waits))
+                        let memory = Arc::new(CubeMemory);
+                        let exchange =
+                            NcclExchange::connect(library, *number, &group, memory, waits);
+                        Arc::new(exchange.unwrap())
                     }
                 };
                 let model = model.fork(&device);
@@ -202,7 +204,6 @@ fn sharded_steps_equal_the_processors(devices: &[usize]) {
                 expected = of_processor.step(0.01, expected, gradients);
             }
             let model = shards.settle(model).unwrap();
-            ddp.settle().unwrap();
             ddp.verify_replicas(&model).unwrap();
             assert_close(&weights(&model), &weights(&expected));
         },
@@ -301,8 +302,8 @@ fn memory_that_is_lent_comes_back_as_the_same_tensor() {
 fn alone() -> (ProcessGroup, Arc<dyn DeviceExchange>) {
     let library = Arc::new(Library::load().unwrap_or_else(|error| panic!("{error}")));
     let group = ProcessGroup::alone(GroupOptions::default());
-    let connected = NcclGroup::connect(&library, 0, &group).unwrap();
-    let exchange = NcclExchange::new(connected, Arc::new(CubeMemory), Waits::Device);
+    let memory = Arc::new(CubeMemory);
+    let exchange = NcclExchange::connect(&library, 0, &group, memory, Waits::Device).unwrap();
     let exchange: Arc<dyn DeviceExchange> = Arc::new(exchange);
     (group, exchange)
 }

@@ -13,7 +13,7 @@
 //! | [`pipeline`] | one model over several ranks, in stages |
 //! | [`schedules`] | what the ranks of a pipeline do, and how long it takes |
 //! | [`train`] | burn-train over ranks, checkpoints, run directories |
-//! | [`nccl`] | what GPUs there are, and groups of ranks on them |
+//! | [`nccl`] | what GPUs there are, and NCCL |
 //! | [`profile`] | where the time of a step goes |
 //! | [`launch`] | one process per rank, started, watched and ended together |
 //! | [`devices`] | devices by name: `flex`, `cuda:0` |
@@ -49,13 +49,22 @@ pub use everburn_datasets as datasets;
 pub use everburn_distributed as distributed;
 pub use everburn_launch as launch;
 pub use everburn_models as models;
-pub use everburn_nccl as nccl;
 pub use everburn_nn as nn;
 pub use everburn_nn::tensor;
 pub use everburn_pipeline as pipeline;
 pub use everburn_profile as profile;
 pub use everburn_schedules as schedules;
 pub use everburn_train as train;
+
+/// The GPUs of a machine, and NCCL, which is found at run time.
+/// [`NcclExchange`](crate::distributed::NcclExchange) connects ranks by it.
+pub mod nccl {
+    pub use everburn_nccl::{
+        ApiDriver, CudaVersion, DeviceBuffer, Gpu, GpuMemory, GpuReading, GpuSensor, Inventory,
+        Library, LibraryError, LibraryPaths, MissingDriver, NCCL_VARIABLE, NcclVersion, Status,
+        Vendor, api, drivers, find_library, gpu_uuid, gpus, nvidia_driver, nvrtc, vulkan_drivers,
+    };
+}
 
 /// What a training program needs.
 pub mod prelude {

@@ -50,16 +50,16 @@ const TINYSHAKESPEARE_CHARACTERS: usize = 65;
 /// Where a machine has its data, and why it took them: others may have other folders.
 const LOCAL_SETTINGS: [&str; 2] = ["data.folder", "data.reason"];
 
-/// Refuses a model with this dropout where ranks share its layers.
-fn check_dropout_over_ranks(dropout: f64) -> Result<(), TaskError> {
+/// Refuses a model with this dropout, whose settings are in `section`, where ranks share its layers.
+fn check_dropout_over_ranks(dropout: f64, section: &str) -> Result<(), TaskError> {
     match dropout > 0.0 {
         true => Err(TaskError::new(format!(
             "a dropout of {dropout} and layers over several ranks do not go together"
         ))
-        .with_help(
+        .with_help(format!(
             "ranks that share layers would all drop the same places of their parts: set the dropout to 0.0, as in \
-             --set gpt.dropout=0.0, or use tensor=1",
-        )),
+             --set {section}.dropout=0.0, or use tensor=1"
+        ))),
         false => Ok(()),
     }
 }
@@ -342,6 +342,18 @@ mod tests {
         let resnet50 = 25_557_032 + 2 * 26_560;
         assert_eq!(parameters("resnet50"), resnet50, "as torchvision's");
         assert_eq!(parameters("vit"), 86_567_656, "as published");
+    }
+
+    #[test]
+    fn a_dropout_over_ranks_is_refused_with_the_setting_of_its_model() {
+        for (name, section) in [("gpt-nano", "gpt"), ("vit", "vit")] {
+            let settings = format!("[{section}]\ndropout = 0.1");
+            let task = find(name).configure(&settings.parse().unwrap()).unwrap();
+            let error = task.shards(2).err().unwrap();
+            let help = error.help().unwrap();
+            let setting = format!("--set {section}.dropout=0.0, ");
+            assert!(help.contains(&setting), "{help}");
+        }
     }
 
     #[test]

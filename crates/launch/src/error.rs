@@ -20,11 +20,11 @@ use everburn_collectives::rendezvous::{ProcessIdentity, RendezvousError};
 #[non_exhaustive]
 pub enum LaunchError {
     /// No rank was asked for.
-    #[error("0 ranks cannot train anything; ask for at least one, as in `--ranks 1`")]
+    #[error("0 ranks cannot train anything; ask for at least one, as in `LaunchConfig::ranks = 1`")]
     NoRanks,
     /// This machine's number is not one of the machines'.
     #[error(
-        "machine {node_rank} of {nodes} does not exist: `--node-rank` runs from 0 to {}",
+        "machine {node_rank} of {nodes} does not exist: `LaunchConfig::node_rank` runs from 0 to {}",
         nodes.saturating_sub(1)
     )]
     NodeRank {
@@ -35,8 +35,8 @@ pub enum LaunchError {
     },
     /// Another launcher of the elastic job has the number of this machine, and lives.
     #[error(
-        "another launcher ({other}) runs as machine {node_rank} already: check `--node-rank`, each machine of a job has one \
-         of its own"
+        "another launcher ({other}) runs as machine {node_rank} already: check `LaunchConfig::node_rank`, each machine of a job \
+         has its own"
     )]
     NodeRankTaken {
         /// The number that was given.
@@ -46,8 +46,8 @@ pub enum LaunchError {
     },
     /// Several machines, and no address to meet at.
     #[error(
-        "{nodes} machines need an address to meet at: add `--rendezvous HOST:PORT` with an \
-         address of machine 0, the same on every machine; or, in an elastic job, `--store etcd://HOST:2379,...`"
+        "{nodes} machines need an address to meet at: add `LaunchConfig::rendezvous = HOST:PORT` with an \
+         address of machine 0, the same on every machine; or, in an elastic job, `LaunchConfig::store = etcd://HOST:2379,...`"
     )]
     NoRendezvous {
         /// How many machines there are.
@@ -55,8 +55,8 @@ pub enum LaunchError {
     },
     /// A store in etcd for a job that is not elastic.
     #[error(
-        "`--store {store}` keeps the membership of an elastic job, and this is none: add `--elastic MIN:MAX`, or leave \
-         `--store` out"
+        "`LaunchConfig::store = {store}` keeps the membership of an elastic job, and this is none: add \
+         `LaunchConfig::elastic = MIN:MAX`, or leave `LaunchConfig::store` out"
     )]
     StoreOfNoElasticJob {
         /// The store.
@@ -64,7 +64,8 @@ pub enum LaunchError {
     },
     /// A store in etcd and one of machine 0.
     #[error(
-        "`--rendezvous` is where machine 0 hosts the store, and with `--store` it is in etcd: leave one of them out"
+        "`LaunchConfig::rendezvous` is where machine 0 hosts the store, and with `LaunchConfig::store` it is in etcd: leave one of \
+         them out"
     )]
     TwoStores,
     /// Several machines, and no secret that their ranks could share.
@@ -80,23 +81,27 @@ pub enum LaunchError {
     #[error("EVERBURN_JOB_TOKEN: {0}")]
     JobToken(AuthError),
     /// An elastic job of no rank.
-    #[error("`--elastic 0:{max}`: a job needs a rank; write `--elastic 1:{max}`")]
+    #[error(
+        "`LaunchConfig::elastic = 0:{max}`: a job needs a rank; write `LaunchConfig::elastic = 1:{max}`"
+    )]
     ElasticMinZero {
         /// The most ranks.
         max: usize,
     },
     /// The bounds of an elastic job stand the wrong way round.
-    #[error("`--elastic {min}:{max}`: the fewest ranks come first; write `--elastic {max}:{min}`")]
+    #[error(
+        "`LaunchConfig::elastic = {min}:{max}`: the fewest ranks come first; write `LaunchConfig::elastic = {max}:{min}`"
+    )]
     ElasticOrder {
         /// The fewest ranks.
         min: usize,
         /// The most ranks.
         max: usize,
     },
-    /// The most ranks of an elastic job are not those that are started.
+    /// The most ranks of an elastic job are another number than is started.
     #[error(
-        "`--elastic {min}:{max}`, but {world_size} ranks are started (ranks per machine times machines): \
-         write `--elastic {min}:{world_size}`, or start {max} ranks"
+        "`LaunchConfig::elastic = {min}:{max}`, but {world_size} ranks are started (ranks per machine times machines): \
+         write `LaunchConfig::elastic = {min}:{world_size}`, or start {max} ranks"
     )]
     ElasticMax {
         /// The fewest ranks.
@@ -127,7 +132,7 @@ pub enum LaunchError {
     /// The folder for logs cannot be written.
     #[error(
         "the log folder cannot be used: `{}`: {source}; choose a folder that can be written \
-         (`--run-dir`)",
+         (`LaunchConfig::log_dir`)",
         path.display()
     )]
     LogDir {
@@ -140,7 +145,7 @@ pub enum LaunchError {
     #[error(
         "port in use: {address} is taken by another process, perhaps an earlier run that is still \
          running; end it (`ss -ltnp 'sport = :{port}'` names it) or choose another port for \
-         `--rendezvous` on every machine"
+         `LaunchConfig::rendezvous` on every machine"
     )]
     PortInUse {
         /// The address that was to be bound.
@@ -150,7 +155,7 @@ pub enum LaunchError {
     },
     /// The rendezvous address cannot be bound for another reason.
     #[error(
-        "machine 0 cannot listen at {address}: {source}; `--rendezvous` must name an address of \
+        "machine 0 cannot listen at {address}: {source}; `LaunchConfig::rendezvous` must name an address of \
          machine 0 itself"
     )]
     Bind {
@@ -171,8 +176,8 @@ pub enum LaunchError {
     #[error(
         "the launcher cannot number its ranks: {reason}; check {}",
         match in_etcd {
-            true => "`--store`",
-            false => "that the launcher of machine 0 runs, and `--rendezvous`",
+            true => "`LaunchConfig::store`",
+            false => "that the launcher of machine 0 runs, and `LaunchConfig::rendezvous`",
         }
     )]
     StoreUnreachable {
@@ -184,7 +189,8 @@ pub enum LaunchError {
     /// An elastic job is said to have finished, and no rank of this machine had a part in it.
     #[error(
         "the job's store says that the job has finished, and no rank of this machine was started: choose another \
-         `--rendezvous` for another job (in etcd another secret, or `--store etcd://HOST:2379,.../NAME` of another name)"
+         `LaunchConfig::rendezvous` for another job (in etcd another secret, or \
+         `LaunchConfig::store = etcd://HOST:2379,.../NAME` of another name)"
     )]
     FinishedBefore,
     /// An elastic job has ended before a rank of this machine was started.
@@ -214,7 +220,7 @@ pub enum LaunchError {
     },
 }
 
-/// Why a process does not know which rank it is, or must not continue as one.
+/// Why a process cannot find out its rank, or must not continue as one.
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
@@ -268,7 +274,7 @@ pub enum RankEnvironmentError {
         /// How the launcher sets a variable.
         advice: String,
     },
-    /// The store is torchrun's, which knows no secret.
+    /// The store is torchrun's, which has no authentication.
     #[error(
         "the ranks meet at {address}, the store of torchrun, which has no authentication: set EVERBURN_OPEN_STORE=1 for \
          all ranks to use it anyway. Anyone who can reach it can join the job, and read and change its contents"
@@ -381,7 +387,8 @@ mod tests {
         };
         assert!(text(true).contains("etcd://a:2379"), "{}", text(true));
         assert!(!text(true).contains("machine 0"), "{}", text(true));
-        let of_machine_0 = "check that the launcher of machine 0 runs, and `--rendezvous`";
+        let of_machine_0 =
+            "check that the launcher of machine 0 runs, and `LaunchConfig::rendezvous`";
         assert!(text(false).ends_with(of_machine_0), "{}", text(false));
     }
 }

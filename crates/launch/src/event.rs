@@ -104,5 +104,5 @@ impl LaunchEvent {
     }
 }
 
-/// Who is told.
+/// Who is notified.
 pub(crate) type Tell = Box<dyn Fn(&LaunchEvent)>;

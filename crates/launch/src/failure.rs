@@ -39,7 +39,7 @@ pub enum ReportKind {
     PeerLost,
     /// Another rank asked this one to give up.
     Aborted,
-    /// A kind that this version does not know; counts as a failure of the rank's own.
+    /// A kind that this version does not have; counts as a failure of the rank's own.
     #[serde(other)]
     Unknown,
 }
@@ -108,17 +108,15 @@ impl RankReport {
         }
     }
 
-    /// The first line of what it says, of a panic, whose first line is its place alone, with the message; and the lines after
-    /// that.
+    /// The headline of what it says, as one line, and the lines after it; `None` where it says nothing.
     pub(crate) fn headline_and_rest(&self) -> Option<(String, Vec<&str>)> {
-        let mut lines = self.message.lines();
-        let first = lines.next()?;
-        let message = first.ends_with(':').then(|| lines.next()).flatten();
-        let headline = match message {
-            Some(message) => format!("{first} {message}"),
-            None => first.to_owned(),
-        };
-        Some((headline, lines.collect()))
+        if self.message.is_empty() {
+            return None;
+        }
+        let (headline, rest) = split_headline(&self.message);
+        let headline = headline.lines().collect::<Vec<_>>().join(" ");
+        let rest = rest.strip_prefix('\n').unwrap_or(rest);
+        Some((headline, rest.lines().collect()))
     }
 
     /// [`Self::headline_and_rest`] without the rest.
@@ -139,6 +137,18 @@ impl RankReport {
         file.take(LONGEST_REPORT).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
+}
+
+/// `message` up to the end of its headline, and the rest. The headline is the first line; of a panic, whose first line is its
+/// place alone, it is that and the line after it.
+pub(crate) fn split_headline(message: &str) -> (&str, &str) {
+    let line_end = |start: usize| {
+        let length = message[start..].find('\n');
+        length.map_or(message.len(), |length| start + length)
+    };
+    let first = line_end(0);
+    let is_place = message[..first].ends_with(':') && first < message.len();
+    message.split_at(if is_place { line_end(first + 1) } else { first })
 }
 
 /// Writes `report` to `path`, whole or not at all. The first report in a file stays: a later one
@@ -178,6 +188,9 @@ mod tests {
             Some("panicked at a.rs:1:1:")
         );
         assert_eq!(of(""), None);
+        let report = RankReport::new(1, ReportKind::Panic, panic);
+        let rest = report.headline_and_rest().unwrap().1;
+        assert_eq!(rest, ["in `Linear::forward`"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
 use crate::failure::RankReport;
 use crate::lost_machine::LostMachine;
 use crate::outcome::{EndedRank, Restart};
+use crate::panic_place::naming_lost_device;
 
 /// What begins the advice in the error of a rank that has waited in vain, and in that of one that has heard no heartbeats.
 const ADVICE: [&str; 2] = ["; check whether ", "; check whether its process "];
@@ -187,7 +188,7 @@ impl JobFailure {
         known.map_or(line, |(what, _)| what)
     }
 
-    /// The ranks that were stopped, where the cause has waited in vain. It need not know of any of them: without heartbeats it
+    /// The ranks that were stopped, where the cause has waited in vain. It need not name any of them: without heartbeats it
     /// may have heard only of another one that waited.
     fn stopped_first(&self) -> Option<&[usize]> {
         let cause = &self.cause;
@@ -258,7 +259,9 @@ impl JobFailure {
         let is_said = |line: &&String| {
             let line = line.trim();
             let line = line.strip_prefix("error: ").unwrap_or(line);
-            said.lines().any(|said| said.trim() == line)
+            let named = naming_lost_device(line);
+            let mut said = said.lines().map(str::trim);
+            said.any(|said| said == line || Some(said) == named.as_deref())
         };
         let Some(tail) = &self.log_tail else {
             return writeln!(f, "{whose}: {log}");

@@ -4,7 +4,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_collectives::rendezvous::WaitListener;
 use everburn_collectives::store::{
     EtcdAddress, EtcdStore, SharedStore, StoreError, StoreOptions, TcpStore, join_address,
     nobody_listens,
@@ -45,23 +44,15 @@ impl JobStore {
         };
     }
 
-    /// Connects to it; `on_wait` learns that it is not reached.
-    pub(crate) fn reach(
-        &self,
-        options: StoreOptions,
-        on_wait: WaitListener,
-    ) -> Result<ReachedStore, StoreError> {
+    /// Connects to it.
+    pub(crate) fn reach(&self, options: StoreOptions) -> Result<ReachedStore, StoreError> {
         Ok(match self {
             Self::Hosted(host, port) => ReachedStore {
-                shared: Arc::new(TcpStore::connect_telling(
-                    &join_address(host, *port),
-                    options,
-                    &on_wait,
-                )?),
+                shared: Arc::new(TcpStore::connect(&join_address(host, *port), options)?),
                 etcd: None,
             },
             Self::Etcd(address) => {
-                let store = Arc::new(EtcdStore::connect_telling(address, &options, on_wait)?);
+                let store = Arc::new(EtcdStore::connect(address, &options)?);
                 ReachedStore {
                     shared: store.clone(),
                     etcd: Some(store),

@@ -27,7 +27,7 @@ use crate::terminal::{SavedTerminal, can_show_dashboard};
 /// How long output may still arrive after the last rank's end (a helper may hold the pipe open).
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long other machines may take to end, once they are told that the job was stopped: those of which ranks have not
+/// How long other machines may take to end, once they have been notified that the job was stopped: those of which ranks have not
 /// joined do nothing but wait for that.
 const TOLD_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -203,7 +203,7 @@ impl Launcher {
             .and_then(|()| supervisor.wait_for_all());
         if supervised.is_err() {
             supervisor.kill_all();
-            // The first error is the one to tell.
+            // The first error is the one to show.
             let _ = supervisor.wait_for_all();
         }
         // Disconnected, which is what is waited for, once the last pump has dropped its end.
@@ -274,7 +274,7 @@ fn let_other_machines_finish(config: &LaunchConfig, server: &TcpStoreServer, pat
 }
 
 /// Tells the ranks of other machines that still wait for the rest that the job was stopped; whether they may have to read
-/// it. Launchers of an elastic job read it too, and were told before.
+/// it. Launchers of an elastic job read it too, and were notified before.
 fn tells_of_a_stop(job: &Job<'_>) -> bool {
     let config = job.config;
     if config.nodes == 1 || config.elastic.is_some() {

@@ -124,9 +124,9 @@ impl ShownErrors {
     }
 }
 
-/// Whether a line is of the error before it.
+/// Whether a line is of the error before it: one more of its lines, a cause, or what helps.
 fn belongs_to_an_error(line: &str) -> bool {
-    line.starts_with("  because: ") || line.starts_with("help: ")
+    line.starts_with("  ") || line.starts_with("help: ")
 }
 
 /// The errors of one rank's standard error that another rank has shown.
@@ -179,7 +179,7 @@ impl<W: Write> Screen<W> {
         filter.shown.follow(filter.rank, line);
         if line.starts_with("error: ") {
             filter.hides = filter.shown.is_repeated(filter.rank, line);
-        } else if !belongs_to_an_error(line) {
+        } else if !line.is_empty() && !belongs_to_an_error(line) {
             filter.hides = false;
         }
         filter.hides
@@ -268,6 +268,27 @@ mod tests {
         let first =
             "3> error: rank 3 waited 2.03 s for rank 7\n3>   because: x\n3> help: y\n3> last\n";
         assert_eq!(screen, format!("{first}0> last\n12> last\n"));
+    }
+
+    #[test]
+    fn an_error_of_several_lines_that_all_ranks_print_is_shown_once() {
+        let log = Arc::new(tempfile::tempfile().unwrap());
+        let shown = Arc::new(ShownErrors::default());
+        let mut screen = Vec::new();
+        let error = "error: building the model with [net] width = 0 failed: panicked at net.rs:7:5:\n  too narrow\n  \n  in `Net::new`\nhelp: x\n";
+        for (rank, more) in [(0, ""), (1, ""), (2, " WARN more\n")] {
+            let output =
+                Screen::new(&mut screen, None).without_repeated_errors(rank, shown.clone());
+            pump(format!("{error}{more}").as_bytes(), &log, "", output);
+        }
+        let screen = String::from_utf8(screen).unwrap();
+        assert_eq!(screen, format!("{error} WARN more\n"));
+        let kept = shown.last_of(1).unwrap();
+        assert!(
+            kept.ends_with(":\ntoo narrow\nin `Net::new`\nhelp: x"),
+            "{kept}"
+        );
+        assert_eq!(shown.last_of(2), None);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use everburn_collectives::sync::lock;
 use everburn_collectives::worker::message_of;
 use everburn_record::{attempt, task_method};
 
+use crate::failure::split_headline;
+
 /// How many of the newest panics are remembered: the one that ends a rank is among the last.
 const REMEMBERED: usize = 16;
 
@@ -42,7 +44,8 @@ impl PanicPlaces {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let report = panic.to_string();
-            let more = left_out(&report).join("\n");
+            let more = [lost_device(&report).map(str::to_owned), place_of_panic()];
+            let more = more.into_iter().flatten().collect::<Vec<_>>().join("\n");
             if attempt::holds(format!("{report}\n{more}").trim_end()) {
                 return;
             }
@@ -70,16 +73,10 @@ impl PanicPlaces {
     }
 }
 
-/// The lines that the report of a panic lacks, asked for on the thread of the panic.
-pub(crate) fn left_out(report: &str) -> Vec<String> {
-    let device = lost_device(report).map(str::to_owned);
-    device.into_iter().chain(place_of_panic()).collect()
-}
-
 /// The layer in which this thread is, and the function of the user (or of one of our models) that has called it, from the
 /// symbols of the stack, and the task's method: "in `burn_nn::modules::linear::Linear::forward`, called by
 /// `images::Net::forward`, in `Task::loss`". `None` where there is none of them.
-fn place_of_panic() -> Option<String> {
+pub(crate) fn place_of_panic() -> Option<String> {
     let stack = Backtrace::force_capture().to_string();
     with_method(named(&stack), task_method::present())
 }
@@ -98,11 +95,21 @@ fn with_method(place: Option<String>, method: Option<&str>) -> Option<String> {
     })
 }
 
+/// `message` with what to look at in its headline, which is what the launcher says of a rank; `None` where its device has not
+/// failed, or the headline says so.
+pub(crate) fn naming_lost_device(message: &str) -> Option<String> {
+    let advice = lost_device(message)?;
+    let (headline, rest) = split_headline(message);
+    (!headline.contains(advice)).then(|| format!("{headline}; {advice}{rest}"))
+}
+
 /// What to look at if `error` is that of a GPU's runtime whose device has failed: neither wgpu nor CUDA says so in its message.
-pub(crate) fn lost_device(error: &str) -> Option<&'static str> {
+fn lost_device(error: &str) -> Option<&'static str> {
     let signs = [
         "Device is lost",
+        "device is lost",
         "device is poisoned",
+        "device was poisoned",
         "BufferAsyncError",
         "CUDA_ERROR_ILLEGAL_ADDRESS",
         "CUDA_ERROR_LAUNCH_FAILED",
@@ -167,6 +174,50 @@ fn without_hash(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::{RankReport, ReportKind};
+
+    /// What CubeCL says when a loss is read from a Vulkan device that is gone.
+    const LAZY_READ: &str = r#"bytes: host access failed: Read("The device is poisoned\nCaused by:\n  Unknown: Device is lost\nBacktrace:\nNo backtrace available")"#;
+
+    #[test]
+    fn the_headline_of_a_rank_names_the_device_that_has_failed() {
+        let base = "panicked at cubecl-environment-0.11.3/src/bytes/base.rs:446:14:";
+        let poll = "panicked at wgpu-30.0.1/src/backend/wgpu_core.rs:1924:30:";
+        let in_wgpu = "Error in Device::poll: Validation Error";
+        let plain = "bucket 0 of the gradients: The device is poisoned";
+        let cuda = "An IO error happened";
+        for (said, headline, rest) in [
+            (
+                format!("{base}\n{LAZY_READ}\nin `Task::loss`"),
+                format!("{base} {LAZY_READ}"),
+                vec!["in `Task::loss`"],
+            ),
+            (
+                format!("{poll}\n{in_wgpu}\n\nCaused by:\n  Parent device is lost"),
+                format!("{poll} {in_wgpu}"),
+                vec!["", "Caused by:", "  Parent device is lost"],
+            ),
+            (
+                format!("{plain}\nCaused by:\n  Unknown: Device is lost"),
+                plain.to_owned(),
+                vec!["Caused by:", "  Unknown: Device is lost"],
+            ),
+            (
+                format!("{cuda}\nCaused by:\n  The device was poisoned during launch"),
+                cuda.to_owned(),
+                vec!["Caused by:", "  The device was poisoned during launch"],
+            ),
+        ] {
+            let named = naming_lost_device(&said).unwrap();
+            assert_eq!(naming_lost_device(&named), None, "it is said once");
+            let report = RankReport::new(1, ReportKind::Panic, named);
+            let (first, more) = report.headline_and_rest().unwrap();
+            let advice = lost_device(&said).unwrap();
+            assert_eq!(first, format!("{headline}; {advice}"));
+            assert_eq!(more, rest);
+        }
+        assert_eq!(naming_lost_device("loss is NaN\nat step 3"), None);
+    }
 
     #[test]
     fn a_device_that_has_failed_is_called_that() {

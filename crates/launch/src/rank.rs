@@ -120,18 +120,6 @@ impl Rank {
     /// [`group`](Self::group) with another deadline than five minutes, or another transport. The options of
     /// the first call hold.
     ///
-    /// ```no_run
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// # use everburn_launch::{JoinError, Rank};
-    /// use std::time::Duration;
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    ///
-    /// # fn join(rank: &Rank) -> Result<ProcessGroup, JoinError> {
-    /// let timeout = Some(Duration::from_secs(30));
-    /// rank.group_with(GroupOptions { timeout, ..GroupOptions::default() })
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// As [`group`](Self::group).
     pub fn group_with(&self, options: GroupOptions) -> Result<ProcessGroup, JoinError> {
@@ -149,14 +137,14 @@ impl Rank {
         Ok(group)
     }
 
-    /// The work is done: waits for the others, so that nobody's last message is cut, and tells the launcher.
+    /// The work is done: waits for the others, so that nobody's last message is cut, and reports to the launcher.
     pub(crate) fn finish(self) -> ExitCode {
         let group = self.leave_seat();
         let step = group.as_ref().map(ProcessGroup::step);
         if let Some(group) = group
             && let Err(error) = group.destroy()
         {
-            // What this rank had to do is done; whoever still works tells of its own end.
+            // What this rank had to do is done; a rank that still works reports its own end.
             tracing::warn!("{error}");
         }
         if let Some(environment) = &self.environment {
@@ -166,7 +154,7 @@ impl Rank {
         ExitCode::SUCCESS
     }
 
-    /// The work has failed: tells launcher, user and the other ranks, in this order, so that what the others
+    /// The work has failed: notifies launcher, user and the other ranks, in this order, so that what the others
     /// say of it is later than what this rank says.
     pub(crate) fn fail(self, error: &(dyn Error + 'static)) -> ExitCode {
         if let Some(RendezvousError::Stopped) = behind(error) {
@@ -222,7 +210,7 @@ impl Rank {
     }
 }
 
-/// Whether another rank has given up or is lost, as far as this one knows. Never waits: a panic asks.
+/// Whether another rank has given up or is lost, by what has arrived here. Never waits: a panic asks.
 fn others_have_failed(group_slot: &GroupSlot) -> bool {
     let Ok(group_slot) = group_slot.try_lock() else {
         return false;
@@ -274,7 +262,7 @@ fn with_causes(error: &dyn Error) -> String {
 
 /// Tells the user, who is the one that a program's front door talks to.
 pub(crate) fn say(text: &dyn Display) {
-    // Nobody is left to tell where standard error is closed; what happens next does not depend on it.
+    // Nobody reads where standard error is closed; what happens next does not depend on it.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

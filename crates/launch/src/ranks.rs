@@ -12,7 +12,6 @@ use std::thread;
 use std::time::Duration;
 
 use everburn_auth::JobToken;
-use everburn_collectives::rendezvous::WaitListener;
 use everburn_collectives::store::{StoreError, StoreOptions};
 use everburn_record::{file, unix_time_ms};
 use rustix::process::{
@@ -28,7 +27,7 @@ use crate::job_store::{JobStore, ReachedStore};
 use crate::outcome::EndedRank;
 use crate::output::{ProgressLine, Screen, ShownErrors, pump};
 
-/// What every rank of the job is told.
+/// What every rank of the job is given.
 pub(crate) struct Job<'a> {
     pub(crate) config: &'a LaunchConfig,
     pub(crate) store: JobStore,
@@ -47,11 +46,10 @@ impl Job<'_> {
     /// Reaches the store of the job as its ranks do; each request may take `timeout`.
     pub(crate) fn reach_store(&self, timeout: Duration) -> Result<ReachedStore, StoreError> {
         let access = self.config.store_access(&self.token);
-        let options = StoreOptions {
+        self.store.reach(StoreOptions {
             timeout,
             ..StoreOptions::new(access)
-        };
-        self.store.reach(options, WaitListener::default())
+        })
     }
 }
 
@@ -308,7 +306,7 @@ impl RunningRank {
         }
     }
 
-    /// Reaps the process, which has ended or is ending; what it leaves behind in its group is
+    /// Reaps the process, which has ended or is ending; what it leaves in its group is
     /// killed.
     pub(crate) fn reap(mut self, config: &LaunchConfig) -> io::Result<EndedRank> {
         let unix_time_ms = unix_time_ms();

@@ -57,7 +57,7 @@
 //! the kernel is one larger, its output has no elements, and the model learns nothing without an error. Its layers of
 //! other dimensions, as `Conv1d` and `AvgPool1d`, are such.
 //!
-//! //! Speed is measured against PyTorch only: at batch 64 on two threads the layers of `mnist` take a third of PyTorch's
+//! Speed is measured against PyTorch only: at batch 64 on two threads the layers of `mnist` take a third of PyTorch's
 //! time and those of `mnist-bn` two fifths (geometric mean over forward and backward passes), on an AMD EPYC with AVX2.
 //! `crates/kernels/README.md` has the table and the method. `everburn bottleneck` finds Burn's layers in a training and
 //! their share of its time.

@@ -26,7 +26,7 @@ pub enum ProfileError {
     },
     /// The folder holds no rank's recording.
     #[error(
-        "there are no recordings of ranks in {}: train with --profile, or run `bottleneck`",
+        "there are no recordings of ranks in {}: train with `Trainer::recorder`, or run `bottleneck`",
         folder.display()
     )]
     NoRecordings {
@@ -48,7 +48,7 @@ pub enum ProfileError {
     },
     /// Nothing was recorded that could be analysed.
     #[error(
-        "the ranks have recorded no complete step: train for 3 steps or more, as with --steps 50"
+        "the ranks have recorded no complete step: train for 3 steps or more, as with `training.steps = 50`"
     )]
     NoSteps,
     /// Another sampler is at work in this process.

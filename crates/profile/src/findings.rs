@@ -71,7 +71,7 @@ pub enum FindingKind {
 ///     layer: None,
 ///     share: 0.6,
 ///     text: "71 % of rank 1's step waits for data".to_owned(),
-///     advice: "raise --workers".to_owned(),
+///     advice: "raise `training.input.workers`".to_owned(),
 /// };
 /// assert_eq!(finding.to_string(), "71 % of rank 1's step waits for data: raise --workers (saves up to 60 % of a step)");
 /// ```

@@ -47,7 +47,7 @@ impl Display for Summary<'_> {
         if !analysis.missing.is_empty() {
             writeln!(
                 f,
-                "the recordings of {} are missing: name the folders that have them with --of, else slow ranks and \
+                "the recordings of {} are missing: name the folders that have them (`elsewhere`), else slow ranks and \
                  long exchanges are not found",
                 ranks(&analysis.missing)
             )?;

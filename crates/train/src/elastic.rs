@@ -2,5 +2,6 @@
 
 pub(crate) mod agreement;
 pub(crate) mod common_clock;
+pub(crate) mod elasticity;
 pub(crate) mod group;
 pub(crate) mod regroup;

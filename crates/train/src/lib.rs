@@ -25,6 +25,7 @@
 
 pub mod checkpoint;
 mod config;
+mod data_fingerprint;
 mod device;
 mod elastic;
 mod error;
@@ -73,10 +74,12 @@ pub use config::read_metrics::ReadMetrics;
 pub use config::schedule::{Schedule, ScheduleNumbers};
 pub use config::sync_interval::SyncInterval;
 pub use config::{EarlyStopping, TrainingConfig};
+pub use data_fingerprint::DataFingerprint;
 pub use device::compute_threads::compute_on_this_thread;
 pub use device::kernels::{KernelCache, keep_kernels};
 pub use device::memory::PeakMemory;
 pub use device::verification::{WrongNumbers, verify_device};
+pub use elastic::elasticity::Elasticity;
 pub use elastic::group::ElasticGroup;
 pub use elastic::regroup::Regroup;
 pub use error::TrainError;

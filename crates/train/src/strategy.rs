@@ -203,14 +203,14 @@ impl RankLoop {
                 return Err(error);
             };
             model = everburn_nn::isolate_batch_norms(buffers.write(snapshot));
-            match self.setup.regroup.clone() {
-                _ if matches!(error, TrainError::Repaired) => {}
-                Some(regroup) if error.may_be_outlived() => {
-                    self.notify_failure(&error, true);
-                    self.regroup(&*regroup, &model, &error)?;
-                }
-                _ => return Err(error),
+            if matches!(error, TrainError::Repaired) {
+                continue;
             }
+            let Some(regroup) = self.setup.elasticity.next_after(&error) else {
+                return Err(error);
+            };
+            self.notify_failure(&error, true);
+            self.regroup(&*regroup, &model, &error)?;
         }
     }
 
@@ -223,7 +223,7 @@ impl RankLoop {
             self.resumed_at = Some(self.outcome.step);
             self.outcome.resumed_after = Some((self.outcome.epoch, self.outcome.step));
         }
-        if self.setup.regroup.is_some() {
+        if self.setup.elasticity.is_elastic() {
             model = self.enter(model)?;
         }
         self.begin_balancing()?;
@@ -275,9 +275,7 @@ impl RankLoop {
             let model = self.end_hooks(model, &ddp)?;
             let model = self.end_sharding(model)?;
             self.leave_averaged(&model)?;
-            if self.setup.regroup.is_some() {
-                self.test(&model)?;
-            }
+            self.test(&model)?;
             Ok(model)
         });
         if let Err(error) = &model
@@ -344,7 +342,7 @@ impl RankLoop {
 
     /// Where ranks may be lost, `model` is what the training continues with if one is.
     fn take_snapshot(&mut self, model: &AnyModel) -> Result<(), TrainError> {
-        if self.setup.regroup.is_none() {
+        if !self.setup.elasticity.rolls_back() {
             return Ok(());
         }
         // Running statistics change after a clone's back.
@@ -373,7 +371,7 @@ impl RankLoop {
 
     /// Ranks that may become rank 0 have a display, too, which is silent until then.
     fn shows(&self) -> bool {
-        self.setup.regroup.is_none() || self.is_first()
+        self.is_first() || !self.setup.elasticity.any_may_be_first()
     }
 
     fn stop_wanted(&self) -> bool {

@@ -31,7 +31,7 @@ pub use self::training_data::TrainingData;
 pub use self::warm_up::WarmUp;
 use crate::config::TrainingConfig;
 use crate::device::kernels::KernelCache;
-use crate::elastic::regroup::Regroup;
+use crate::elastic::elasticity::Elasticity;
 use crate::error::TrainError;
 use crate::hook::Hooks;
 use crate::model::erased::{AnyModel, Trainable, erase_data, erase_over_ranks, erase_samples};
@@ -96,9 +96,9 @@ pub struct Trainer {
     /// By which way gradients travel that are on GPUs; `None` for [`Ddp::new`](everburn_distributed::Ddp::new)'s
     /// own choice.
     pub exchange: Option<Arc<dyn ConnectExchange>>,
-    /// How the training continues when ranks are lost or come; `None` to end then. The first group is
-    /// [`Regroup::group`]; every rank needs the run directory, because any may become rank 0.
-    pub regroup: Option<Arc<dyn Regroup>>,
+    /// How the training continues when ranks are lost or come; by default it ends then. The first group is
+    /// [`Regroup::group`](crate::Regroup::group); every rank needs the run directory, because any may become rank 0.
+    pub elasticity: Elasticity,
     /// This process takes the place of one that was lost: where no rank remembers anything, the training
     /// continues from the newest checkpoint.
     pub begun_before: bool,
@@ -146,7 +146,7 @@ impl Trainer {
             model_name: "model".to_string(),
             evaluation_batch: EVALUATION_BATCH,
             exchange: None,
-            regroup: None,
+            elasticity: Elasticity::default(),
             begun_before: false,
             class_names: Vec::new(),
             rank_statuses: None,
@@ -163,8 +163,7 @@ impl Trainer {
 
     /// The present group: [`Trainer::group`], unless ranks were lost or came.
     pub fn present_group(&self) -> ProcessGroup {
-        let regroup = self.regroup.as_ref();
-        regroup.map_or_else(|| self.group.clone(), |regroup| regroup.group())
+        self.elasticity.group(&self.group)
     }
 
     fn is_first(&self) -> bool {

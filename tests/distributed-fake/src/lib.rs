@@ -12,7 +12,7 @@ use std::time::Duration;
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, Waits};
+use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, NcclExchange, Waits};
 use everburn_nccl::DeviceBuffer;
 use everburn_nccl_fake::{ComputeStream, FakeCluster, Number};
 
@@ -163,6 +163,8 @@ pub fn on_cluster(
 ) -> Connector {
     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
     let cluster = cluster.clone();
-    let connect = move |group: &ProcessGroup| cluster.connect(rank, group);
-    connector.with_groups(connect, memory, waits)
+    connector.with_exchange(move |group: &ProcessGroup| {
+        let connected = cluster.connect(rank, group)?;
+        Ok(NcclExchange::new(connected, memory.clone(), waits))
+    })
 }

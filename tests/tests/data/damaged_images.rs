@@ -9,7 +9,10 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let refused = |data: &str, messages: &[&str]| {
-        train(here, data, "run").run().failed_with(2, messages);
+        let ended = train(here, data, "run").run();
+        ended.failed_with(2, messages);
+        let is_explained = ended.stderr.contains("--data takes the path");
+        assert_eq!(is_explained, data == "nowhere", "{ended}");
         assert!(!here.join("run").exists());
     };
     refused(

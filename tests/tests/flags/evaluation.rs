@@ -1,4 +1,4 @@
-//! `eval`: what its ranks are notified of the flags.
+//! `eval`: the flags of its ranks.
 
 use everburn_tests::{AssertContains, DEADLINE, Everburn, Process, holds_within};
 use rustix::process::Signal;

@@ -194,14 +194,27 @@ impl<S: Sections> FromArgMatches for Given<S> {
 }
 
 /// What libraries name that has a flag and is no key of a section, and the flag.
-const OF_COMMANDS: [(&str, &str); 7] = [
+const OF_COMMANDS: [(&str, &str); 20] = [
+    ("GroupOptions::timeout", "--timeout"),
+    ("GroupOptions::transport", "--transport"),
+    ("HeartbeatOptions::timeout", "--heartbeat-timeout"),
+    ("LaunchConfig::elastic", "--elastic"),
+    ("LaunchConfig::log_dir", "--run-dir"),
+    ("LaunchConfig::node_rank", "--node-rank"),
+    ("LaunchConfig::nodes", "--nodes"),
+    ("LaunchConfig::open_store", "--open-store"),
+    ("LaunchConfig::ranks", "--ranks"),
+    ("LaunchConfig::rendezvous", "--rendezvous"),
+    ("LaunchConfig::store", "--store"),
     ("checkpoint", "--checkpoint"),
     ("init_from", "--init-from"),
     ("init_skip", "--init-skip"),
     ("output", "--output"),
     ("run_dir", "--run-dir"),
     ("save_pretrained", "--to hugging-face"),
+    ("Trainer::recorder", "--profile"),
     ("Trainer::resume", "--resume"),
+    ("elsewhere", "--of"),
 ];
 
 /// `text` of a library with the flags of the keys that it names: `` `training.epochs = 3` `` is `--epochs 3` here.

@@ -18,6 +18,7 @@ use clap::Subcommand;
 use everburn_launch::ChildError;
 use everburn_record::EXIT_INTERRUPTED;
 
+use crate::arguments::keys::with_flags;
 use crate::error::{EXIT_FAILURE, EXIT_USAGE};
 
 /// A command that is the same whoever has started it: no launcher makes a rank of it.
@@ -81,7 +82,7 @@ pub(crate) enum ToolError {
 impl ToolError {
     /// Tells the user, and returns the exit code.
     fn print(&self) -> ExitCode {
-        say_error!("error: {self}");
+        say_error!("error: {}", with_flags(&self.to_string()));
         if let Self::Child(ChildError::TooLong { .. }) = self {
             say_error!("help: --run-timeout gives each training more time");
         }

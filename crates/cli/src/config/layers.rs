@@ -24,8 +24,8 @@ pub(super) fn layered(
     arguments: &TrainArguments,
     mut file_layer: Table,
 ) -> Result<(&'static AnyTask, Table), CliError> {
-    if arguments.init_from.is_some() && !arguments.resume {
-        // It is about the weights of the file.
+    if arguments.init_from.is_some() && !arguments.resume && file_layer.contains_key("init_from") {
+        // It is about the weights that the file names.
         file_layer.remove("init_skip");
     }
     let named = match (&arguments.model, file_layer.get("model")) {

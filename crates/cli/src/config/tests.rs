@@ -209,6 +209,26 @@ fn a_run_whose_configuration_was_emptied_is_not_resumed_with_defaults() {
 }
 
 #[test]
+fn an_init_skip_of_a_file_is_for_the_weights_that_it_names_or_for_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    let skipped = |named: &str| {
+        let text = format!("model = 'mlp'\n{named}init_skip = 'layers.2.*'\n");
+        std::fs::write(&path, text).unwrap();
+        let arguments = TrainArguments {
+            config: Some(path.clone()),
+            ..arguments("--init-from other.safetensors")
+        };
+        RunConfig::resolve(&arguments, None).unwrap().init_skip
+    };
+    assert_eq!(
+        skipped("init_from = 'a.safetensors'\n"),
+        Patterns::default()
+    );
+    assert_eq!(skipped(""), Patterns::from("layers.2.*"));
+}
+
+#[test]
 fn a_run_by_a_backend_that_is_gone_is_answered_with_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.toml");

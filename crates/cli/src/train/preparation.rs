@@ -1,4 +1,4 @@
-//! What is done before a training starts: its folder, its data, what its ranks are notified.
+//! What is done before a training starts: its folder, its data, what its ranks are started with.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ pub(crate) fn prepare_run_directory(
         earlier = EarlierRun::resumed(&run);
     }
     let written = run.write_config(config);
-    recording::write_environment(&run);
+    recording::write_environment(&run, arguments.resume);
     *replacing = earlier.map(|earlier| (earlier, run.clone()));
     drop(replacing);
     let prepared = Prepared {

@@ -192,10 +192,8 @@ impl<'a> RankJob<'a> {
             }
         };
         let group = trainer.present_group();
-        match group.destroy() {
-            // All is done and written.
-            Err(error) if trainer.regroup.is_some() => tracing::debug!("{error}"),
-            left => left?,
+        if let Some(error) = trainer.elasticity.after_the_end(group.destroy())? {
+            tracing::debug!("{error}");
         }
         Ok(finished)
     }

@@ -68,22 +68,16 @@ fn place_of(run: &RunDirectory, which: &str) -> Result<Place, CliError> {
     })
 }
 
-/// Which parameters of a run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Which<'a> {
-    /// Those of a checkpoint: `best`, or the number of an epoch; else those of the run's end.
-    pub(crate) checkpoint: Option<&'a str>,
-    pub(crate) ema: bool,
-}
-
-/// The model with the parameters of a run's end, or of a checkpoint.
+/// The model with the parameters of a run's end, or of a checkpoint: of `best`, or the number of an epoch. With `ema` the
+/// averaged ones.
 pub(crate) fn load_parameters<M: Module>(
     model: M,
     run: &RunDirectory,
-    which: Which<'_>,
+    checkpoint: Option<&str>,
+    ema: bool,
 ) -> Result<M, CliError> {
     let lora = || Ok::<_, CliError>(run.read_config::<RunConfig>()?.training.lora);
-    Ok(match (which.checkpoint, which.ema) {
+    Ok(match (checkpoint, ema) {
         (None, false) => load_safetensors(model, run)?,
         (None, true) => load_averaged(model, run)?,
         (Some(name), false) => {

@@ -17,7 +17,7 @@ use crate::error::CliError;
 use crate::prelude::*;
 use crate::pretrained::is_pretrained;
 use crate::tasks;
-use crate::trained::{Which, load_checkpoint, load_parameters};
+use crate::trained::{load_checkpoint, load_parameters};
 
 /// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -218,17 +218,14 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
         return export_adapter(arguments, &run, &output);
     };
     let config = RunConfig::of_run(&run)?;
-    let which = Which {
-        checkpoint: arguments.checkpoint.as_deref(),
-        ema: arguments.ema,
-    };
     let device = Device::flex();
     let task = config.task()?;
     let files = match to {
         ExportFormat::HuggingFace => Some(pretrained_files(&*task)?),
         _ => None,
     };
-    let model = load_parameters(task.model(&device)?, &run, which)?;
+    let (model, checkpoint) = (task.model(&device)?, arguments.checkpoint.as_deref());
+    let model = load_parameters(model, &run, checkpoint, arguments.ema)?;
     if let Some(files) = files {
         let layout = task.layout();
         save_pretrained(&model, &layout, &files, &output, arguments.max_shard_size)?;

@@ -34,7 +34,7 @@ pub(super) fn listen(
     collective: &Collective<'_>,
     address: IpAddr,
 ) -> Result<Connector, CollectiveError> {
-    let key = collective.core.transport.key().derive("lanes");
+    let key = collective.core.transport.key().derive("channels");
     let expected = Expected {
         purpose: Purpose::Channel,
         rank: collective.rank(),

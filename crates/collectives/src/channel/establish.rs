@@ -131,7 +131,7 @@ impl<'a> Establishment<'a> {
             let (first, other) = (collective.core.members[0], collective.core.members[other]);
             return Err(collective.no_path(format!(
                 "ranks {first} and {other} are on different machines (or in different network \
-                 namespaces) and share no memory; use --transport auto or tcp"
+                 namespaces) and share no memory; use `GroupOptions::transport = auto` or tcp"
             )));
         }
         if self.kind == TransportKind::Tcp || self.hosts.iter().all(is_lonely) {
@@ -161,7 +161,7 @@ impl<'a> Establishment<'a> {
         {
             let rank = collective.core.members[rank];
             return Err(collective.no_path(format!(
-                "rank {rank} cannot share memory: {reason}; use --transport auto or tcp"
+                "rank {rank} cannot share memory: {reason}; use `GroupOptions::transport = auto` or tcp"
             )));
         }
         self.shared = self

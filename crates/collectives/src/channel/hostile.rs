@@ -151,7 +151,7 @@ fn dial(address: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
     let key = mesh_key().derive(if script.below(4) == 0 {
         "others"
     } else {
-        "lanes"
+        "channels"
     });
     let mut streams = Vec::new();
     for index in 0..STREAMS {

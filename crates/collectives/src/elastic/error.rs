@@ -139,7 +139,7 @@ pub enum ElasticError {
     /// Only rank 0 could host the store.
     #[error(
         "an elastic job needs a store that outlives its ranks, but with `{init_method}` rank 0 hosts it: \
-         start the ranks with a launcher that hosts the store (`--ranks`, which sets \
+         start the ranks with a launcher that hosts the store (`LaunchConfig::ranks`, which sets \
          TORCHELASTIC_USE_AGENT_STORE=True) and use env://, or keep the store in etcd (EVERBURN_STORE)"
     )]
     NoLauncherStore {

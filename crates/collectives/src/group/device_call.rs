@@ -115,16 +115,16 @@ impl DeviceCall {
         self.check_within(Duration::ZERO)
     }
 
-    /// [`DeviceCall::check`], waiting for `patience` for the failure: the library may find the end of another rank before
+    /// [`DeviceCall::check`], waiting for `timeout` for the failure: the library may find the end of another rank before
     /// its reason has arrived.
     ///
     /// # Errors
     /// As [`DeviceCall::check`].
-    pub fn check_within(&self, patience: Duration) -> Result<(), CollectiveError> {
+    pub fn check_within(&self, timeout: Duration) -> Result<(), CollectiveError> {
         let waited = self
             .core
             .mailbox
-            .wait_for(&|| false, Instant::now() + patience);
+            .wait_for(&|| false, Instant::now() + timeout);
         match waited {
             Ok(()) | Err(Interruption::Deadline { .. }) => Ok(()),
             Err(interruption) => Err(self.interrupted(interruption)),
@@ -184,7 +184,7 @@ impl DeviceCall {
         Err(self.fail_with(core.timeout_error(&context, waiting_for, waited, progress)))
     }
 
-    /// Sends this rank's signature to the others, if it has not, and takes those that have come.
+    /// Sends this rank's signature to the others, if it has not, and takes the signatures that have come.
     fn call_roll(
         &self,
         signatures: &mut Vec<Option<Signature>>,

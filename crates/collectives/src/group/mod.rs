@@ -267,16 +267,6 @@ impl ProcessGroup {
 
     /// Why the group can no longer be used, once it has failed; never waits. `None` also of a group
     /// that this rank has left.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    ///
-    /// let group = ProcessGroup::alone(GroupOptions::default());
-    /// assert_eq!(group.failure(), None);
-    /// group.abort("out of memory");
-    /// assert_eq!(group.failure().unwrap().reason, "out of memory");
-    /// ```
     #[must_use]
     pub fn failure(&self) -> Option<GroupFailure> {
         let failure = self.core().mailbox.failure()?;

@@ -9,9 +9,9 @@ use super::core::{Core, OpContext};
 use super::error::CollectiveError;
 use crate::sync::{lock, wait_while};
 
-/// How much longer than the communication thread a waiter has patience: the thread's own error
-/// tells more, so it should come first.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How much longer than the communication thread a waiter waits: the thread's own error
+/// says more, so it should come first.
+const MARGIN: Duration = Duration::from_secs(5);
 
 /// Where a result appears.
 struct Slot<T> {
@@ -135,12 +135,12 @@ impl<T> Work<T> {
                 // communication thread finishes one now and then, this one's turn will come.
                 let mut finished = self.shared.core().finished();
                 loop {
-                    if let Some(result) = self.wait_for_slot(timeout + PATIENCE) {
+                    if let Some(result) = self.wait_for_slot(timeout + MARGIN) {
                         return result;
                     }
                     let now_finished = self.shared.core().finished();
                     if now_finished == finished {
-                        return Err(self.give_up(timeout + PATIENCE));
+                        return Err(self.give_up(timeout + MARGIN));
                     }
                     finished = now_finished;
                 }
@@ -148,20 +148,20 @@ impl<T> Work<T> {
         }
     }
 
-    /// Waits for the result, for `patience` from now.
+    /// Waits for the result, for `timeout` from now.
     ///
     /// # Errors
-    /// As [`Work::wait`]. When `patience` ends first, the operation is given up with
+    /// As [`Work::wait`]. When `timeout` ends first, the operation is given up with
     /// [`CollectiveError::Timeout`], and with it the group: aborts are sent to the other ranks at once.
-    pub fn wait_within(self, patience: Duration) -> Result<T, CollectiveError> {
-        match self.wait_for_slot(patience) {
+    pub fn wait_within(self, timeout: Duration) -> Result<T, CollectiveError> {
+        match self.wait_for_slot(timeout) {
             Some(result) => result,
-            None => Err(self.give_up(patience)),
+            None => Err(self.give_up(timeout)),
         }
     }
 
-    fn wait_for_slot(&self, patience: Duration) -> Option<Result<T, CollectiveError>> {
-        let deadline = Instant::now() + patience;
+    fn wait_for_slot(&self, timeout: Duration) -> Option<Result<T, CollectiveError>> {
+        let deadline = Instant::now() + timeout;
         let result = lock(&self.slot.result);
         let (mut result, _) = wait_while(&self.slot.done, result, deadline, |it| it.is_none());
         result.take()

@@ -169,13 +169,16 @@ impl HangReport {
         let ended = wanted.ended.unwrap_or_default();
         let waited = wanted.began.saturating_sub(ended);
         let passed = match self.timeout.filter(|timeout| waited >= *timeout) {
-            Some(timeout) => format!("after --timeout ({} s) had passed", timeout.as_secs_f64()),
+            Some(timeout) => format!(
+                "after `GroupOptions::timeout` ({} s) had passed",
+                timeout.as_secs_f64()
+            ),
             None => "after they had given it up".to_owned(),
         };
         write!(
             f,
-            "came to {call} {:.1} s after {}, and {:.1} s {passed}: raise --timeout if steps may take so long, or look at what \
-             it did in step {}",
+            "came to {call} {:.1} s after {}, and {:.1} s {passed}: raise `GroupOptions::timeout` if steps may take so long, or \
+             look at what it did in step {}",
             waited.saturating_add(late).as_secs_f64(),
             ranks(&self.waiting),
             late.as_secs_f64(),
@@ -187,7 +190,9 @@ impl HangReport {
     fn longer_steps(&self) -> String {
         let timeout = self.timeout.map(|timeout| timeout.as_secs_f64());
         timeout.map_or(String::new(), |timeout| {
-            format!("; where a step may take longer than {timeout} s, raise --timeout")
+            format!(
+                "; where a step may take longer than {timeout} s, raise `GroupOptions::timeout`"
+            )
         })
     }
 
@@ -209,7 +214,7 @@ impl HangReport {
                 format!(
                     "whether it still beats is not known, nor which rank stalled first: the store has not answered for \
                      {silence:.1} s; check first whether the machine and the process that serve the store (without \
-                     --store, machine 0 and its launcher) are stopped, swapped out or cut off, then its process{process}"
+                     etcd, machine 0 and its launcher) are stopped, swapped out or cut off, then its process{process}"
                 )
             }
             (_, true) => {

@@ -209,7 +209,7 @@ impl Heartbeat {
                 tracing::warn!(
                     "reading the heartbeats of {} ranks takes {:.1} s, longer than their interval of {:.1} s: \
                      until this changes, lost ranks are detected only by the timeouts of operations; check the \
-                     network to the store and its load, or use a longer --heartbeat-timeout",
+                     network to the store and its load, or use a longer `HeartbeatOptions::timeout`",
                     self.members,
                     took.as_secs_f64(),
                     interval.as_secs_f64()

@@ -53,7 +53,7 @@ pub enum RendezvousError {
     /// The token cannot be used.
     #[error("EVERBURN_JOB_TOKEN: {0}")]
     Token(#[from] AuthError),
-    /// Several ranks, and nothing by which they could know each other.
+    /// Several ranks, and nothing by which they could authenticate each other.
     #[error(
         "the ranks have no secret, so any process that reaches their store could join: give all of \
          them the same EVERBURN_JOB_TOKEN (`openssl rand -hex 32` makes one), or set \
@@ -78,7 +78,10 @@ pub enum RendezvousError {
     #[error(
         "the ranks do not agree on the world size: {} was started with {} in all, {} with {}; start all with the same{}",
         first.located(), first.world_size, other.located(), other.world_size,
-        if first.machine.is_some() { " (by Everburn's launcher: the same --ranks and --nodes)" } else { "" }
+        match first.machine {
+            Some(_) => " (by Everburn's launcher: the same `LaunchConfig::ranks` and `LaunchConfig::nodes`)",
+            None => "",
+        }
     )]
     WorldSizeMismatch {
         /// The rank that came first.
@@ -92,10 +95,13 @@ pub enum RendezvousError {
          new store)",
         first.rank,
         match (first.machine, other.machine) {
-            (Some(_), Some(_)) => "give each machine a number of its own (by Everburn's launcher: `--node-rank`)",
+            (Some(_), Some(_)) => "give each machine a number of its own (by Everburn's launcher: `LaunchConfig::node_rank`)",
             _ => "give each rank a number of its own",
         },
-        if first.world_size == other.world_size { "" } else { ", and start all machines with the same --ranks and --nodes" }
+        match first.world_size == other.world_size {
+            true => "",
+            false => ", and start all machines with the same `LaunchConfig::ranks` and `LaunchConfig::nodes`",
+        }
     )]
     RankTaken {
         /// The process that came first.
@@ -188,7 +194,7 @@ impl fmt::Display for MissingRanks {
 
 /// How the ranks of other machines are started, where there are several.
 const OF_OTHER_MACHINES: &str =
-    " (by Everburn's launcher: this machine's command with another `--node-rank`)";
+    " (by Everburn's launcher: this machine's command with another `LaunchConfig::node_rank`)";
 
 #[cfg(test)]
 mod tests {
@@ -210,7 +216,7 @@ mod tests {
         let of_machines = text(Some(2));
         let what = "job token, host and port (by Everburn's launcher: this machine's command";
         assert!(of_machines.contains(what), "{of_machines}");
-        assert!(!text(None).contains("--node-rank"), "{}", text(None));
+        assert!(!text(None).contains("node_rank"), "{}", text(None));
     }
 
     #[test]
@@ -227,10 +233,10 @@ mod tests {
         let of_machines = text(Some(1));
         of_machines.assert_contains([
                 "by process 21 on node07 (machine 1, world size 2) and by process 22 on node08 (machine 1, world size 2)",
-                "give each machine a number of its own (by Everburn's launcher: `--node-rank`)",
+                "give each machine a number of its own (by Everburn's launcher: `LaunchConfig::node_rank`)",
             ]);
         let by_hand = text(None);
-        assert!(by_hand.contains("each rank a number") && !by_hand.contains("--node-rank"));
+        assert!(by_hand.contains("each rank a number") && !by_hand.contains("node_rank"));
     }
 
     #[test]
@@ -250,7 +256,10 @@ mod tests {
         let who =
             "rank 1 of machine 1 was started with 2 in all, rank 0 of machine 0 with 4; start all";
         assert!(of_machines.contains(who), "{of_machines}");
-        assert!(of_machines.contains("the same --ranks"), "{of_machines}");
+        assert!(
+            of_machines.contains("the same `LaunchConfig::ranks`"),
+            "{of_machines}"
+        );
         let by_hand = text([None, None]);
         assert!(by_hand.ends_with("rank 0 with 4; start all with the same"));
     }

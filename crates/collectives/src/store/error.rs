@@ -111,8 +111,8 @@ pub enum StoreError {
     /// A server cannot listen there because another process does.
     #[error(
         "the store cannot listen on {address}: the address is in use by another process; \
-         choose another port (MASTER_PORT, or `--rendezvous`), unless a second process was started as rank 0 or machine 0 \
-         (`ss -ltnp` shows who listens)"
+         choose another port (MASTER_PORT, or `LaunchConfig::rendezvous`), unless a second process was started as rank 0 or \
+         machine 0 (`ss -ltnp` shows who listens)"
     )]
     AddressInUse {
         /// The address that was asked for.

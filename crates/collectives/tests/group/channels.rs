@@ -49,7 +49,7 @@ fn shared_memory_that_was_asked_for_and_cannot_be_had_is_an_error_on_all_ranks()
         let text = error.to_string();
         text.assert_contains([
             "in barrier: rank 1 cannot share memory",
-            "use --transport auto or tcp",
+            "use `GroupOptions::transport = auto` or tcp",
         ]);
     }
     let options = GroupOptions {

@@ -178,7 +178,7 @@ fn a_rank_that_calls_after_the_others_gave_it_up_says_that_it_came_late() {
             let text = report.to_string();
             let said = "rank 1 stalled at step 7: it came to barrier (collective 0) ";
             assert!(text.starts_with(said), "{text}");
-            assert!(text.contains("raise --timeout if"), "{text}");
+            assert!(text.contains("raise `GroupOptions::timeout` if"), "{text}");
             assert!(!text.contains("stuck in"), "{text}");
             assert_eq!(report.has_called, Some(false), "{text}");
         });
@@ -265,7 +265,7 @@ fn garbage_in_the_store_is_called_unreadable_and_harms_nobody() {
         assert_eq!(report.ranks[1].evidence, Evidence::Unreadable);
         let text = report.to_string();
         assert!(text.contains("rank 1: its report is unreadable"), "{text}");
-        // What this rank knows of itself does not come from the store.
+        // Its own entry does not come from the store.
         assert_eq!(report.ranks[report.reporter].evidence, Evidence::Answer);
     }
 }

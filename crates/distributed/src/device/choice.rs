@@ -249,9 +249,8 @@ fn collectives(abilities: &Abilities) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use everburn_collectives::group::GroupOptions;
-
     use super::*;
+    use crate::test_ranks::on_ranks;
 
     fn able(gpu: &str) -> Abilities {
         Abilities {
@@ -340,13 +339,12 @@ mod tests {
 
     #[test]
     fn ranks_that_want_different_things_all_hear_it() {
-        let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
         let wanted = [GradientBackend::Host, GradientBackend::Nccl];
-        let ranks = ranks.into_iter().zip(wanted).map(|(group, wanted)| {
-            std::thread::spawn(move || Choice::agree(&group, wanted, able("a")).unwrap_err())
+        let errors = on_ranks(2, |group| {
+            Choice::agree(&group, wanted[group.rank()], able("a")).unwrap_err()
         });
-        for rank in ranks.collect::<Vec<_>>() {
-            let error = rank.join().unwrap().to_string();
+        for error in errors {
+            let error = error.to_string();
             let expected = "rank 1 was started with `ranks.backend = nccl`, and rank 0 with `ranks.backend = host`";
             assert!(error.contains(expected), "{error}");
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_collectives::sync::lock;
-use everburn_nccl::{Library, NcclGroup};
+use everburn_nccl::Library;
 
 use super::choice::{Abilities, Choice, GradientBackend};
 use super::exchange::{DeviceExchange, DeviceMemory};
@@ -42,7 +42,7 @@ pub trait ConnectExchange: Send + Sync + fmt::Debug {
 }
 
 /// How the ranks of a group are connected by NCCL: the library, or a stand-in.
-type ConnectNccl = dyn Fn(&ProcessGroup) -> Result<NcclGroup, CollectiveError> + Send + Sync;
+type ConnectNccl = dyn Fn(&ProcessGroup) -> Result<NcclExchange, CollectiveError> + Send + Sync;
 
 /// Chooses with the other ranks how gradients travel, and connects them.
 ///
@@ -60,15 +60,8 @@ type ConnectNccl = dyn Fn(&ProcessGroup) -> Result<NcclGroup, CollectiveError> +
 pub struct Connector {
     wanted: GradientBackend,
     abilities: Abilities,
-    nccl: Option<Nccl>,
+    nccl: Option<Box<ConnectNccl>>,
     choice: Mutex<Option<Choice>>,
-}
-
-/// NCCL on a rank.
-struct Nccl {
-    connect: Box<ConnectNccl>,
-    memory: Arc<dyn DeviceMemory>,
-    waits: Waits,
 }
 
 impl Connector {
@@ -93,36 +86,29 @@ impl Connector {
         waits: Waits,
     ) -> Self {
         let library = library.clone();
-        let connect = move |group: &ProcessGroup| NcclGroup::connect(&library, device, group);
-        self.with_groups(connect, memory, waits)
+        self.with_exchange(move |group: &ProcessGroup| {
+            NcclExchange::connect(&library, device, group, memory.clone(), waits)
+        })
     }
 
-    /// As [`Connector::with_nccl`], with another way to groups: that of a stand-in, say.
+    /// As [`Connector::with_nccl`], with another way to connect, such as that of a stand-in.
     #[must_use]
-    pub fn with_groups(
+    pub fn with_exchange(
         mut self,
-        connect: impl Fn(&ProcessGroup) -> Result<NcclGroup, CollectiveError> + Send + Sync + 'static,
-        memory: Arc<dyn DeviceMemory>,
-        waits: Waits,
+        connect: impl Fn(&ProcessGroup) -> Result<NcclExchange, CollectiveError> + Send + Sync + 'static,
     ) -> Self {
-        self.nccl = Some(Nccl {
-            connect: Box::new(connect),
-            memory,
-            waits,
-        });
+        self.nccl = Some(Box::new(connect));
         self
     }
 
     fn connect_nccl(&self, group: &ProcessGroup) -> Result<NcclExchange, DdpError> {
-        let Some(nccl) = &self.nccl else {
-            return Err(DdpError::Backend {
+        match &self.nccl {
+            Some(connect) => Ok(connect(group)?),
+            None => Err(DdpError::Backend {
                 wanted: self.wanted.to_string(),
                 reason: "this rank was not given NCCL".to_string(),
-            });
-        };
-        let connected = (nccl.connect)(group)?;
-        let memory = nccl.memory.clone();
-        Ok(NcclExchange::new(connected, memory, nccl.waits))
+            }),
+        }
     }
 }
 

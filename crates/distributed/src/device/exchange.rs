@@ -85,7 +85,7 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
     /// What has failed the exchange.
     fn settle(&self) -> Result<(), DdpError>;
 
-    /// Gives the exchange up on all ranks, which are told `reason`.
+    /// Gives the exchange up on all ranks, whose errors have `reason`.
     fn abort(&self, reason: &str);
 }
 
@@ -163,6 +163,15 @@ pub trait PendingTensor: Send {
     /// # Errors
     /// What has failed the exchange.
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError>;
+}
+
+/// A result that is there.
+pub(crate) struct Ready(pub(crate) Tensor<1>);
+
+impl PendingTensor for Ready {
+    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
+        Ok(self.0)
+    }
 }
 
 /// How the numbers of a tensor get into an operation of NCCL and back.

@@ -16,7 +16,7 @@ use everburn_collectives::worker::{Answer, Worker};
 
 use super::exchange::{DeviceExchange, PendingTensor};
 use super::rounded::{HostSum, Rounding};
-use super::staging::{Staged, stage};
+use super::staging::{Staged, numbers_of, stage};
 use crate::communication_hook::CommunicationHookConfig;
 use crate::error::DdpError;
 use crate::worker_timeout::{AT_THE_END, WorkerTimeout, end};
@@ -207,15 +207,11 @@ fn sum(bucket: usize, numbers: Staged, group: &ProcessGroup) -> Result<HostSum, 
     })
 }
 
-/// Replaces the numbers of bucket `bucket` by their sum over all ranks. A device that is lost may say so only here.
+/// Replaces the numbers of bucket `bucket` by their sum over all ranks.
 fn add_up(bucket: usize, data: &mut TensorData, group: &ProcessGroup) -> Result<(), DdpError> {
     macro_rules! of {
         ($type:ty) => {{
-            let numbers = data.as_mut_slice::<$type>();
-            let numbers = numbers.map_err(|error| DdpError::Read {
-                parameter: format!("bucket {bucket} of the gradients"),
-                reason: error.to_string(),
-            })?;
+            let numbers = numbers_of::<$type>(bucket, data, group)?;
             group.all_reduce_in_place(numbers, ReduceOp::Sum)?;
         }};
     }

@@ -31,6 +31,7 @@ use everburn_profile::KernelTimer;
 
 pub use self::choice::{Abilities, Choice, GradientBackend};
 pub use self::connect::{ConnectExchange, Connector};
+pub(crate) use self::exchange::Ready;
 pub use self::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor};
 pub(crate) use self::flat::{flatten, views};
 #[cfg(any(feature = "cuda", feature = "rocm"))]

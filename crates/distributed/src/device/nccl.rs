@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::prelude::*;
-use everburn_collectives::group::ReduceOp;
-use everburn_nccl::{NcclGroup, Work};
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_nccl::{Library, NcclGroup, Work};
 
-use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor};
+use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor, Ready};
 use crate::error::DdpError;
 
 /// Who waits for the sums of a step.
@@ -33,7 +33,7 @@ pub enum Waits {
 /// Adds buckets up, and exchanges other tensors, by NCCL: on the GPUs that they are on, without a copy.
 ///
 /// A sum runs on a stream of its own as soon as the kernels that were asked for before it have run, beside
-/// the rest of the backward pass. Deadlines, lost ranks and errors are [`NcclGroup`]'s.
+/// the rest of the backward pass. Deadlines, lost ranks and errors are those of the [`ProcessGroup`] that was connected.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -73,7 +73,24 @@ struct Connection {
 }
 
 impl NcclExchange {
-    /// Over `group`, which nobody else uses, with buckets in `memory`.
+    /// Connects this rank's GPU number `device`, an index into `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES`, with those
+    /// of the other ranks of `group`, all of which call it. Buckets are in `memory`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::NoPath`] on all ranks if one of them has no driver or GPU, or if the ranks cannot be connected;
+    /// [`CollectiveError::Timeout`] names the ranks that have not come in time; [`CollectiveError::Device`] if NCCL fails.
+    pub fn connect(
+        library: &Arc<Library>,
+        device: usize,
+        group: &ProcessGroup,
+        memory: Arc<dyn DeviceMemory>,
+        waits: Waits,
+    ) -> Result<Self, CollectiveError> {
+        let group = NcclGroup::connect(library, device, group)?;
+        Ok(Self::new(group, memory, waits))
+    }
+
+    /// Over `group`, which nobody else uses, with buckets in `memory`: for a stand-in of NCCL.
     #[must_use]
     pub fn new(group: NcclGroup, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
         Self {
@@ -83,8 +100,7 @@ impl NcclExchange {
         }
     }
 
-    /// The group of ranks.
-    pub fn group(&self) -> &NcclGroup {
+    fn group(&self) -> &NcclGroup {
         &self.connection.group
     }
 
@@ -168,7 +184,8 @@ impl Connection {
     ) -> Result<Box<dyn PendingTensor>, DdpError> {
         let (device, dtype, length) = (numbers.device(), numbers.dtype(), numbers.dims()[0]);
         if length == 0 {
-            return Ok(Box::new(Nothing(numbers)));
+            // All ranks have none.
+            return Ok(Box::new(Ready(numbers)));
         }
         let Self { group, memory } = self;
         let failed = |reason| DdpError::DeviceMemory {
@@ -251,14 +268,5 @@ impl PendingTensor for AfterPasses {
             .connection
             .begin(this.collective, this.what, this.waits, this.numbers)?;
         begun.collect()
-    }
-}
-
-/// No numbers: all ranks have none.
-struct Nothing(Tensor<1>);
-
-impl PendingTensor for Nothing {
-    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        Ok(self.0)
     }
 }

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use burn::prelude::*;
-use burn::tensor::{DType, Element, TensorData, bf16, f16};
+use burn::tensor::{DType, Element, bf16, f16};
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
 
-use super::staging::{Staged, stage};
+use super::staging::{Staged, numbers_of, stage};
 use crate::communication_hook::{
     CommunicationHookConfig, HalfType, power_of_two, sum_over_ranks, sum_rounded,
 };
@@ -126,7 +126,7 @@ impl Rounded {
         let (mut next_exponent, mut bytes) = (self.exponent, 0);
         if let (Some(exponent), Some(message)) = (self.exponent, self.message) {
             let mut data = message.read(bucket, group)?;
-            let message = numbers_of::<T>(&mut data);
+            let message = numbers_of::<T>(bucket, &mut data, group)?;
             bytes += sum_over_ranks(group, message)?;
             next_exponent = T::exponent_after(message, exponent);
             if next_exponent.is_some() {
@@ -139,7 +139,7 @@ impl Rounded {
             }
         }
         let mut data = numbers.read(bucket, group)?;
-        let values = numbers_of::<f32>(&mut data);
+        let values = numbers_of::<f32>(bucket, &mut data, group)?;
         bytes += sum_rounded::<T>(values, &mut next_exponent, &mut Vec::new(), group)?;
         Ok(HostSum {
             numbers: Tensor::from_data(data, (&device, DType::F32)),
@@ -148,11 +148,6 @@ impl Rounded {
             next_exponent,
         })
     }
-}
-
-fn numbers_of<T: Element>(data: &mut TensorData) -> &mut [T] {
-    let numbers = data.as_mut_slice::<T>();
-    numbers.expect("a tensor's numbers are of its type")
 }
 
 fn times_power_of_two(numbers: Tensor<1>, exponent: i32) -> Tensor<1> {
@@ -164,12 +159,9 @@ fn times_power_of_two(numbers: Tensor<1>, exponent: i32) -> Tensor<1> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
-    use everburn_collectives::group::GroupOptions;
-
     use super::*;
     use crate::communication_hook::GradientBucket;
+    use crate::test_ranks::on_ranks;
 
     fn values(rank: usize, step: usize) -> Vec<f32> {
         let scale = [1e-3, 2e-3, 1e9, 1e-9, 1.0][step];
@@ -181,34 +173,28 @@ mod tests {
     fn a_device_without_the_type_sends_what_the_others_send() {
         let hooks = [CommunicationHookConfig::Fp16, CommunicationHookConfig::Bf16];
         for hook in hooks {
-            let groups = ProcessGroup::over_threads(3, GroupOptions::default());
-            let ranks = groups.into_iter().map(|group| {
-                thread::spawn(move || {
-                    let (rounding, mut on_host) = (Rounding::of(hook).unwrap(), hook.build());
-                    for step in 0..5 {
-                        let mut values = values(group.rank(), step);
-                        let numbers = Tensor::<1>::from_floats(&*values, &Device::flex());
-                        let rounded = match group.rank() {
-                            0 => rounding.begin_in_host_memory(0),
-                            _ => rounding.begin(0, &numbers),
-                        };
-                        let sum = rounded.sum(0, stage(numbers), &group).unwrap();
-                        let bytes = sum.bytes;
-                        let found = rounding.finish(0, sum).into_data();
-                        let bucket = GradientBucket {
-                            index: 0,
-                            slots: &[],
-                            values: &mut values,
-                        };
-                        assert_eq!(bytes, on_host.reduce(bucket, &group).unwrap(), "{step}");
-                        let found: Vec<f32> = found.iter().collect();
-                        assert_eq!(found, values, "{hook}, {step}");
-                    }
-                })
+            on_ranks(3, |group| {
+                let (rounding, mut on_host) = (Rounding::of(hook).unwrap(), hook.build());
+                for step in 0..5 {
+                    let mut values = values(group.rank(), step);
+                    let numbers = Tensor::<1>::from_floats(&*values, &Device::flex());
+                    let rounded = match group.rank() {
+                        0 => rounding.begin_in_host_memory(0),
+                        _ => rounding.begin(0, &numbers),
+                    };
+                    let sum = rounded.sum(0, stage(numbers), &group).unwrap();
+                    let bytes = sum.bytes;
+                    let found = rounding.finish(0, sum).into_data();
+                    let bucket = GradientBucket {
+                        index: 0,
+                        slots: &[],
+                        values: &mut values,
+                    };
+                    assert_eq!(bytes, on_host.reduce(bucket, &group).unwrap(), "{step}");
+                    let found: Vec<f32> = found.iter().collect();
+                    assert_eq!(found, values, "{hook}, {step}");
+                }
             });
-            for rank in ranks.collect::<Vec<_>>() {
-                rank.join().unwrap();
-            }
         }
     }
 }

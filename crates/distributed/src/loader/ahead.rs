@@ -188,7 +188,7 @@ impl<J, T> Drop for Ahead<J, T> {
         }
         drop(state);
         for thread in self.threads.drain(..) {
-            // Its work does not panic; if it did, `take` has told.
+            // Its work does not panic; if it did, `take` has returned that.
             let _ = thread.join();
         }
     }

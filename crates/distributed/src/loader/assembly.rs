@@ -126,7 +126,7 @@ impl<I, B> Assembly<I, B> {
         Err(self.culprit(indices, number, reason))
     }
 
-    /// Which sample it was. Each is read once more, by itself: a data set tells only that one of many cannot
+    /// Which sample it was. Each is read once more, by itself: a data set says only that one of many cannot
     /// be read.
     fn culprit(&self, indices: Vec<usize>, batch: BatchNumber, reason: String) -> InputError {
         let len = self.dataset.len();

@@ -96,7 +96,7 @@ impl DeviceChunk {
 
 impl Run {
     fn gathered(&mut self) -> Result<Tensor<1>, DdpError> {
-        let panicked = DdpError::Gather("a collection of it panicked".to_string());
+        let panicked = DdpError::Gather("a thread panicked while it took them".to_string());
         let taken = Gathered::Over(Box::new(Err(panicked)));
         let result = match std::mem::replace(&mut self.gathered, taken) {
             Gathered::UnderWay(under_way) => under_way.collect(),

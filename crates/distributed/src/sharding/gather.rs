@@ -205,11 +205,6 @@ impl Gatherer {
         self.worker.submit(move |link| followed.run(link), answer);
     }
 
-    /// How long to wait for a chunk: longer than the group does, whose error says more.
-    pub(crate) fn timeout(&self) -> WorkerTimeout {
-        WorkerTimeout::with(&self.group)
-    }
-
     /// Aborts the group, so that the other ranks stop too.
     pub(crate) fn abort(&self, reason: &str) {
         self.group.abort(reason);
@@ -272,11 +267,10 @@ pub(crate) fn read(shard: Tensor<1>) -> Result<TensorData, DdpError> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use burn::tensor::DType;
 
     use super::*;
+    use crate::test_ranks::on_ranks;
 
     #[test]
     fn chunks_are_no_larger_than_asked_for_unless_one_parameter_is() {
@@ -299,29 +293,22 @@ mod tests {
             numbers: vec![0, 1],
         };
         let values = [vec![1.0f32, 2.0, 3.0, 4.0], vec![5.0, 6.0, 7.0, 8.0, 9.0]];
-        let groups = ProcessGroup::over_threads(3, Default::default());
-        let ranks = groups.into_iter().map(|group| {
-            let (parameters, chunk, values) = (parameters.clone(), chunk.clone(), values.clone());
-            thread::spawn(move || {
-                let layout = ShardLayout {
-                    rank: group.rank(),
-                    world_size: 3,
-                };
-                let gatherer = Gatherer::start(group, None).unwrap();
-                let shards = values.iter().map(|values| {
-                    let mut own = values[layout.own(values.len())].to_vec();
-                    own.resize(layout.length(values.len()), 0.0);
-                    Tensor::<1>::from_floats(own.as_slice(), &Device::flex())
-                });
-                let promise = gatherer.gather(0, shards.collect());
-                let gathered = promise.wait(gatherer.timeout(), "all").0.unwrap();
-                [0, 1].map(|number| {
-                    gathered.full_parameter(&chunk, number, &parameters, layout, None)
-                })
-            })
+        let gathered = on_ranks(3, |group| {
+            let layout = ShardLayout {
+                rank: group.rank(),
+                world_size: 3,
+            };
+            let gatherer = Gatherer::start(group.clone(), None).unwrap();
+            let shards = values.iter().map(|values| {
+                let mut own = values[layout.own(values.len())].to_vec();
+                own.resize(layout.length(values.len()), 0.0);
+                Tensor::<1>::from_floats(own.as_slice(), &Device::flex())
+            });
+            let promise = gatherer.gather(0, shards.collect());
+            let gathered = promise.wait(WorkerTimeout::with(&group), "all").0.unwrap();
+            [0, 1].map(|number| gathered.full_parameter(&chunk, number, &parameters, layout, None))
         });
-        for rank in ranks.collect::<Vec<_>>() {
-            let [first, second] = rank.join().unwrap();
+        for [first, second] in gathered {
             assert_eq!(first, TensorData::from([[1.0f32, 2.0], [3.0, 4.0]]));
             assert_eq!(second, TensorData::from([5.0f32, 6.0, 7.0, 8.0, 9.0]));
         }

@@ -25,6 +25,7 @@ use crate::device::DeviceExchange;
 use crate::error::DdpError;
 use crate::gradient::moved;
 use crate::placement::device_of_parameters;
+use crate::worker_timeout::WorkerTimeout;
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
 /// module that an optimizer can update.
@@ -103,12 +104,18 @@ pub struct ParameterShards {
     mappers: ParamMappers,
     chunks: Arc<Vec<Chunk>>,
     context: Arc<GatherContext>,
-    gatherer: Gatherer,
-    /// By what updated shards are gathered on the device of the model, if they stay there.
-    on_device: Option<(Arc<dyn DeviceExchange>, Device)>,
+    gathers: Gathers,
     /// The model's parameters are gathered or being gathered.
     open: bool,
     held: HeldBytes,
+}
+
+/// Who gathers full parameters from shards.
+enum Gathers {
+    /// A thread, in host memory.
+    Thread(Gatherer),
+    /// An exchange, on the device of the model.
+    Device(Arc<dyn DeviceExchange>, Device),
 }
 
 impl ParameterShards {
@@ -130,11 +137,20 @@ impl ParameterShards {
             reason: "the parameters of the model are on several devices, and a rank has one"
                 .to_string(),
         })?;
+        let stage = shared.config().shard.unwrap_or(ShardStage::Optimizer);
+        let exchange = shared
+            .exchange()
+            .filter(|exchange| exchange.has_collectives() && !stage.shards_parameters());
         let group = ddp.group();
-        let ranks: Vec<usize> = (0..group.world_size()).collect();
-        let own = group.subgroup(&ranks)?;
-        let own = own.map_or_else(|| group.clone(), |own| own.named("parameters"));
-        let gatherer = Gatherer::start(own, shared.recorder().cloned())?;
+        let gathers = match exchange {
+            Some(exchange) => Gathers::Device(exchange.clone(), device.clone()),
+            None => {
+                let ranks: Vec<usize> = (0..group.world_size()).collect();
+                let own = group.subgroup(&ranks)?;
+                let own = own.map_or_else(|| group.clone(), |own| own.named("parameters"));
+                Gathers::Thread(Gatherer::start(own, shared.recorder().cloned())?)
+            }
+        };
         let parameters = shared.parameters();
         let bytes: usize = parameters.iter().map(BucketEntry::num_bytes).sum();
         let limits = shared.config().bucket_limits();
@@ -142,18 +158,13 @@ impl ParameterShards {
             .max(SMALLEST_CHUNK)
             .min(limits.others);
         let chunks = Arc::new(chunks(parameters, limits.first.min(limit), limit));
-        let stage = shared.config().shard.unwrap_or(ShardStage::Optimizer);
         let context = GatherContext::new(
             parameters.to_vec(),
             shared.shard_layout(),
             chunks.clone(),
-            gatherer.timeout(),
+            WorkerTimeout::with(group),
         );
         let keeps = stage.shards_parameters() || offload.is_some();
-        let exchange = shared
-            .exchange()
-            .filter(|exchange| exchange.has_collectives() && !stage.shards_parameters());
-        let on_device = exchange.map(|exchange| (exchange.clone(), device.clone()));
         let mut shards = Self {
             ddp: ddp.clone(),
             stage,
@@ -163,8 +174,7 @@ impl ParameterShards {
             mappers: ParamMappers::of(&model, shared.numbers()),
             chunks,
             context: Arc::new(context),
-            gatherer,
-            on_device,
+            gathers,
             open: true,
             held: HeldBytes::default(),
         };
@@ -221,7 +231,9 @@ impl ParameterShards {
     /// [`DdpError::Gather`] if an earlier exchange has failed.
     pub fn pass(&self, twice: bool) -> Result<Option<ShardedPass>, DdpError> {
         self.check()?;
-        let (Some(local_shards), false) = (&self.local_shards, self.open) else {
+        let (Some(local_shards), false, Gathers::Thread(gatherer)) =
+            (&self.local_shards, self.open, &self.gathers)
+        else {
             return Ok(None);
         };
         let of = |number: &usize| local_shards[*number].val().without_autodiff();
@@ -232,7 +244,7 @@ impl ParameterShards {
             local_shards.collect(),
             twice,
         ));
-        self.gatherer.follow(&prefetcher);
+        gatherer.follow(&prefetcher);
         let numbers = self.ddp.shared().numbers().clone();
         let pass = Arc::new(Pass::new(self.context.clone(), prefetcher, numbers));
         Ok(Some(ShardedPass { pass }))
@@ -280,6 +292,10 @@ impl ParameterShards {
         let model = self.open(model)?;
         module_shards::wait_for_all(&model);
         self.check()?;
+        if let Gathers::Device(exchange, _) = &self.gathers {
+            // The device has waited for parameters, and not this thread.
+            exchange.settle()?;
+        }
         Ok(model)
     }
 
@@ -293,18 +309,15 @@ impl ParameterShards {
     /// # Errors
     /// The error of the failed gather.
     pub fn check(&self) -> Result<(), DdpError> {
-        let exchange = self.on_device.as_ref().map(|(exchange, _)| exchange);
-        if let Some(error) = self.context.failure() {
-            self.gatherer.abort(&error.to_string());
-            if let Some(exchange) = exchange {
-                exchange.abort(&error.to_string());
-            }
-            return Err(error);
+        let failure = self.context.failure();
+        let reason = failure.as_ref().map(DdpError::to_string);
+        match (&self.gathers, &reason) {
+            (Gathers::Thread(gatherer), Some(reason)) => gatherer.abort(reason),
+            (Gathers::Device(exchange, _), Some(reason)) => exchange.abort(reason),
+            (Gathers::Device(exchange, _), None) => exchange.check()?,
+            (Gathers::Thread(_), None) => {}
         }
-        match exchange {
-            Some(exchange) => exchange.check(),
-            None => Ok(()),
-        }
+        failure.map_or(Ok(()), Err)
     }
 
     /// How many bytes this rank holds, without the optimizer state.
@@ -360,14 +373,16 @@ impl ParameterShards {
         let chunks = self.chunks.iter().enumerate().map(|(number, chunk)| {
             let of = |number: &usize| local_shards[*number].val().without_autodiff();
             let own = chunk.numbers.iter().map(of);
-            Ok(match &self.on_device {
-                Some((exchange, device)) => {
+            Ok(match &self.gathers {
+                Gathers::Device(exchange, device) => {
                     let own = own.map(|shard| moved(shard, device)).collect();
                     let begun = DeviceChunk::begin(&**exchange, chunk, own);
                     let begun = begun.inspect_err(|error| exchange.abort(&error.to_string()));
                     PendingChunk::Device(Arc::new(begun?))
                 }
-                None => PendingChunk::Host(self.gatherer.gather(number, own.collect())),
+                Gathers::Thread(gatherer) => {
+                    PendingChunk::Host(gatherer.gather(number, own.collect()))
+                }
             })
         });
         let pending = PendingParameters {

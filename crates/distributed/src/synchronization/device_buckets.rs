@@ -8,7 +8,7 @@ use burn::prelude::*;
 use super::host_buckets::Arrival;
 use crate::bucket::{Bucket, BucketEntry};
 use crate::device::{
-    DeviceCollective, DeviceExchange, FlatLayout, PendingTensor, flatten, segments,
+    DeviceCollective, DeviceExchange, FlatLayout, PendingTensor, Ready, flatten, segments,
 };
 use crate::error::DdpError;
 use crate::gradient::Gradient;
@@ -32,15 +32,6 @@ pub(super) struct DeviceBuckets {
 
 /// By bucket: the sum of its flat buffer, under way.
 pub(super) type PendingSums = Vec<Option<Box<dyn PendingTensor>>>;
-
-/// The sum over a rank that is alone.
-struct Own(Tensor<1>);
-
-impl PendingTensor for Own {
-    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        Ok(self.0)
-    }
-}
 
 impl DeviceBuckets {
     pub(super) fn new(
@@ -127,7 +118,8 @@ impl DeviceBuckets {
         let flat = flatten(&parts, &layout, bucket.dtype(), share, &self.device);
         drop(parts);
         self.sums[index] = Some(match &self.exchange {
-            None => Box::new(Own(flat)),
+            // The sum over a rank that is alone.
+            None => Box::new(Ready(flat)),
             Some(exchange) => exchange.begin(index, flat)?,
         });
         Ok(())

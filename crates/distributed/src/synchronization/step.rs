@@ -258,7 +258,7 @@ impl Step {
     }
 
     /// Sends off the next bucket; what this rank has no gradient of is zero. `false` if it cannot leave
-    /// yet: on a device it is weighted first, and the ranks may not have told how many samples they have.
+    /// yet: on a device it is weighted first, and the ranks may not have said how many samples they have.
     fn launch(&mut self) -> bool {
         let index = self.launched;
         match &mut self.contents {
@@ -305,7 +305,7 @@ impl Step {
         true
     }
 
-    /// Sends off what has not left, once the ranks have told how many samples they have.
+    /// Sends off what has not left, once the ranks have said how many samples they have.
     pub(super) fn launch_rest(&mut self) -> Result<(), DdpError> {
         while self.launched < self.missing.len() && self.error.is_none() && self.launch() {}
         self.late()

@@ -24,7 +24,7 @@ use crate::output::last_lines_of;
 /// How much of a failed child's output is shown.
 const LINES_SHOWN: usize = 12;
 
-/// Variables that would tell a child that it is a rank of something else, or how many threads to take.
+/// Variables that would make a child a rank of something else, or set its number of threads.
 const NOT_HANDED_ON: [&str; 10] = [
     "RANK",
     "WORLD_SIZE",
@@ -55,18 +55,18 @@ pub enum ChildError {
     Interrupted,
 
     /// Its deadline passed, and it was ended.
-    #[error("{name} was ended: it took longer than {} s", patience.as_secs_f64())]
+    #[error("{name} was ended: it took longer than {} s", timeout.as_secs_f64())]
     TooLong {
         /// What was run.
         name: String,
         /// How long it might take.
-        patience: Duration,
+        timeout: Duration,
     },
 
     /// A worker of a pool had not answered at the deadline; all of the pool was ended.
     #[error(
         "{name} was ended: rank {rank} has not answered within {} s; its last words:\n{last_words}",
-        patience.as_secs_f64()
+        timeout.as_secs_f64()
     )]
     Silent {
         /// The pool.
@@ -74,7 +74,7 @@ pub enum ChildError {
         /// The first worker that had not answered.
         rank: usize,
         /// How long it might take.
-        patience: Duration,
+        timeout: Duration,
         /// The end of its standard error.
         last_words: String,
     },

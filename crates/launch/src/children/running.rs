@@ -52,7 +52,7 @@ impl Running {
                 self.end_gently();
                 return Err(ChildError::TooLong {
                     name: name.to_owned(),
-                    patience: deadline,
+                    timeout: deadline,
                 });
             }
             thread::sleep(LOOK);
@@ -92,10 +92,10 @@ impl Running {
         }
     }
 
-    /// Waits for a child whose output has ended, up to `patience`, then ends what is left of it.
-    pub(super) fn finish(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+    /// Waits for a child whose output has ended, up to `timeout`, then ends what is left of it.
+    pub(super) fn finish(&mut self, timeout: Duration) -> io::Result<ExitStatus> {
         let start = Instant::now();
-        while !self.has_ended() && start.elapsed() < patience {
+        while !self.has_ended() && start.elapsed() < timeout {
             thread::sleep(Duration::from_millis(5));
         }
         self.reap()

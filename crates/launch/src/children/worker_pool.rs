@@ -117,8 +117,8 @@ impl<'a> WorkerPool<'a> {
     /// Gives `order` to all and returns the answer of each.
     ///
     /// # Errors
-    /// [`ChildError`] if a process fails or does not answer within `patience`, or a signal comes.
-    pub fn ask(&mut self, order: &Value, patience: Duration) -> Result<Vec<Value>, ChildError> {
+    /// [`ChildError`] if a process fails or does not answer within `timeout`, or a signal comes.
+    pub fn ask(&mut self, order: &Value, timeout: Duration) -> Result<Vec<Value>, ChildError> {
         let line = format!("{order}\n");
         for rank in 0..self.workers.len() {
             let written = match &mut self.workers[rank].stdin {
@@ -129,20 +129,20 @@ impl<'a> WorkerPool<'a> {
                 return Err(self.failure_of(rank));
             }
         }
-        self.answers(patience)
+        self.answers(timeout)
     }
 
     /// The next answer of each.
     ///
     /// # Errors
-    /// [`ChildError`] if a process fails or does not answer within `patience`, or a signal comes.
-    pub fn answers(&mut self, patience: Duration) -> Result<Vec<Value>, ChildError> {
-        let deadline = Instant::now() + patience;
+    /// [`ChildError`] if a process fails or does not answer within `timeout`, or a signal comes.
+    pub fn answers(&mut self, timeout: Duration) -> Result<Vec<Value>, ChildError> {
+        let deadline = Instant::now() + timeout;
         while let Some(rank) = self.silent() {
             if self.workers[rank].ended {
                 return Err(self.failure_of(rank));
             }
-            self.next_event(deadline, patience)?;
+            self.next_event(deadline, timeout)?;
         }
         let first = |worker: &mut PoolWorker| worker.answers.pop_front();
         Ok(self.workers.iter_mut().filter_map(first).collect())
@@ -151,14 +151,14 @@ impl<'a> WorkerPool<'a> {
     /// Lets the processes end by themselves, and returns what rank 0 has still said.
     ///
     /// # Errors
-    /// [`ChildError`] if a process fails or does not end within `patience`, or a signal comes.
-    pub fn finish(mut self, patience: Duration) -> Result<Vec<Value>, ChildError> {
+    /// [`ChildError`] if a process fails or does not end within `timeout`, or a signal comes.
+    pub fn finish(mut self, timeout: Duration) -> Result<Vec<Value>, ChildError> {
         for worker in &mut self.workers {
             worker.stdin = None;
         }
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while self.workers.iter().any(|worker| !worker.ended) {
-            self.next_event(deadline, patience)?;
+            self.next_event(deadline, timeout)?;
         }
         for rank in 0..self.workers.len() {
             let status = self.workers[rank].running.finish(ENDING);
@@ -182,7 +182,7 @@ impl<'a> WorkerPool<'a> {
         ended.or_else(|| self.workers.iter().position(|worker| silent(&worker)))
     }
 
-    fn next_event(&mut self, deadline: Instant, patience: Duration) -> Result<(), ChildError> {
+    fn next_event(&mut self, deadline: Instant, timeout: Duration) -> Result<(), ChildError> {
         loop {
             self.children.check_interrupted()?;
             let left = deadline.saturating_duration_since(Instant::now());
@@ -191,7 +191,7 @@ impl<'a> WorkerPool<'a> {
                 return Err(ChildError::Silent {
                     name: self.name.clone(),
                     rank: silent,
-                    patience,
+                    timeout,
                     last_words: self.last_words(silent),
                 });
             }

@@ -33,14 +33,14 @@ fn an_address_is_split_at_its_last_colon() {
 #[test]
 fn what_can_never_work_is_refused_with_what_to_do() {
     let message = |config: LaunchConfig| config.validate().unwrap_err().to_string();
-    assert!(message(LaunchConfig::new("sh", 0, "logs")).contains("--ranks 1"));
+    assert!(message(LaunchConfig::new("sh", 0, "logs")).contains("`LaunchConfig::ranks = 1`"));
     let missing = message(LaunchConfig::new("no-such-program-anywhere", 1, "logs"));
     assert!(missing.contains("no-such-program-anywhere"), "{missing}");
     let alone = LaunchConfig {
         rendezvous: None,
         ..two_machines("x:1")
     };
-    assert!(message(alone).contains("--rendezvous"));
+    assert!(message(alone).contains("`LaunchConfig::rendezvous = HOST:PORT`"));
     let outside = LaunchConfig {
         node_rank: 2,
         ..two_machines("x:1")
@@ -56,7 +56,7 @@ fn a_store_in_etcd_is_for_elastic_jobs_and_takes_the_place_of_machine_0s() {
         ..two_machines("node0:29500")
     };
     let warning = elastic.single_point().unwrap();
-    warning.assert_contains(["machine 0", "node0:29500", "--store etcd://"]);
+    warning.assert_contains(["machine 0", "node0:29500", "LaunchConfig::store = etcd://"]);
     assert_eq!(two_machines("node0:29500").single_point(), None);
     let both = LaunchConfig {
         store: Some(etcd),
@@ -75,7 +75,10 @@ fn a_store_in_etcd_is_for_elastic_jobs_and_takes_the_place_of_machine_0s() {
         ..in_etcd
     };
     let message = rigid.validate().unwrap_err().to_string();
-    assert!(message.contains("add `--elastic MIN:MAX`"), "{message}");
+    assert!(
+        message.contains("add `LaunchConfig::elastic = MIN:MAX`"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -116,10 +119,10 @@ fn elastic_bounds_that_make_no_sense_are_refused_with_what_to_write() {
         };
         config.validate().unwrap_err().to_string()
     };
-    assert!(message(0, 4).contains("--elastic 1:4"));
-    assert!(message(4, 2).contains("--elastic 2:4"));
+    assert!(message(0, 4).contains("`LaunchConfig::elastic = 1:4`"));
+    assert!(message(4, 2).contains("`LaunchConfig::elastic = 2:4`"));
     let text = message(2, 3);
-    text.assert_contains(["--elastic 2:4", "3"]);
+    text.assert_contains(["`LaunchConfig::elastic = 2:4`", "3"]);
 }
 
 #[test]

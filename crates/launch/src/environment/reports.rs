@@ -4,24 +4,19 @@ use everburn_record::attempt;
 
 use super::RankEnvironment;
 use crate::failure::{RankReport, ReportKind, write_report};
-use crate::panic_place::{left_out, lost_device};
+use crate::panic_place::{naming_lost_device, place_of_panic};
 use crate::stop::received_signal;
 
 impl RankEnvironment {
     /// Reports to the launcher why this rank ends; the first report of a failure counts. Without a launcher, or
     /// when the file cannot be written, it does nothing: the error is on its way to the log anyway. A stop without a message
-    /// is reported with the signal that this rank has got, and a device that has failed with what to look at.
+    /// is reported with the signal that this rank has got, and a device that has failed is named in the first line of the
+    /// message, of a panic in the line after its place.
     pub fn report(&self, kind: ReportKind, step: Option<u64>, message: &str) {
-        let advice = lost_device(message).filter(|advice| !message.contains(advice));
-        let message = match (kind, message, advice) {
-            (ReportKind::Stopped, "", _) => received_signal().to_owned(),
-            // The first line is what a launcher says of it.
-            (_, _, Some(advice)) if kind.is_failure() => {
-                let end = message.find('\n').unwrap_or(message.len());
-                let (first, more) = message.split_at(end);
-                format!("{first}; {advice}{more}")
-            }
-            _ => message.to_owned(),
+        let named = naming_lost_device(message).filter(|_| kind.is_failure());
+        let message = match (kind, message) {
+            (ReportKind::Stopped, "") => received_signal().to_owned(),
+            _ => named.unwrap_or_else(|| message.to_owned()),
         };
         self.send(&RankReport {
             step,
@@ -52,16 +47,6 @@ impl RankEnvironment {
 
     /// Says at which step this rank fails, for the report of a failure that names none. The first call counts, and step 0 is
     /// none.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_launch as launch; }
-    /// use everburn::launch::{RankEnvironment, ReportKind};
-    ///
-    /// fn fail(rank: &RankEnvironment, step: u64, why: &str) {
-    ///     rank.failed_at(step);
-    ///     rank.report(ReportKind::Own, None, why);
-    /// }
-    /// ```
     pub fn failed_at(&self, step: u64) {
         if step > 0 {
             // What goes wrong later is a consequence.
@@ -115,9 +100,9 @@ impl RankEnvironment {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let mut report = panic.to_string();
-            for more in left_out(&report) {
+            if let Some(place) = place_of_panic() {
                 report.push('\n');
-                report.push_str(&more);
+                report.push_str(&place);
             }
             if attempt::holds(&report) {
                 return;

@@ -30,7 +30,7 @@ impl StorePlace {
             return Err(RankEnvironmentError::Incomplete {
                 found: env.set_among(&needed),
                 missing,
-                advice: "unset RANK and WORLD_SIZE if they are left over, and `--ranks N` starts ranks; or set RANK, \
+                advice: "unset RANK and WORLD_SIZE if they are left over, and `LaunchConfig::ranks = N` starts ranks; or set RANK, \
                          WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as a launcher does"
                     .into(),
             });

@@ -43,6 +43,27 @@ fn a_failure_is_reported_with_the_first_step_that_is_known() {
 }
 
 #[test]
+fn a_failure_names_the_device_that_has_failed_and_another_end_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (failed, ended) = (path("failed"), path("ended"));
+    let rank = with(&[
+        ("EVERBURN_ERROR_FILE", failed.to_str().unwrap()),
+        ("EVERBURN_FINISHED_FILE", ended.to_str().unwrap()),
+    ]);
+    let rank = rank.unwrap();
+    let message = "panicked at a.rs:1:1:\nDevice is lost\nin `Task::loss`";
+    rank.report(ReportKind::Panic, None, message);
+    rank.report(ReportKind::NotNeeded, None, message);
+    let failed = RankReport::read(&failed).unwrap();
+    let (headline, rest) = failed.headline_and_rest().unwrap();
+    let named = "panicked at a.rs:1:1: Device is lost; the device of this rank has failed: ";
+    assert!(headline.starts_with(named), "{headline}");
+    assert_eq!(rest, ["in `Task::loss`"]);
+    assert_eq!(RankReport::read(&ended).unwrap().message, message);
+}
+
+#[test]
 fn a_store_in_etcd_takes_the_place_of_host_and_port() {
     let address = "etcd://a:1,b:2/job";
     let told = [
@@ -158,17 +179,8 @@ fn the_store_of_torchrun_is_used_only_as_an_open_one() {
     error.assert_contains(["EVERBURN_OPEN_STORE=1", "torchrun", "h:29500", "can join"]);
     let open = [torchrun[0], torchrun[1], ("EVERBURN_OPEN_STORE", "1")];
     let rank = with(&open).unwrap();
-    assert!(rank.open_store && rank.job_token.is_some());
+    assert!(rank.open_store && rank.job_token.is_some() && rank.launcher_hosts_store);
     // Without it rank 0 serves our store.
     let ours = [torchrun[0], ("TORCHELASTIC_USE_AGENT_STORE", "False")];
     assert!(!with(&ours).unwrap().open_store);
-}
-
-#[test]
-fn an_agent_that_hosts_the_store_is_noticed() {
-    assert!(
-        with(&[("TORCHELASTIC_USE_AGENT_STORE", "True")])
-            .unwrap()
-            .launcher_hosts_store
-    );
 }

@@ -14,11 +14,11 @@ pub const NODE_RANK: &str = "NODE_RANK";
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
 /// The port of the store.
 pub const MASTER_PORT: &str = "MASTER_PORT";
-/// The address of the store in etcd, in place of the two; see [`EtcdAddress`](everburn_collectives::store::EtcdAddress).
-pub const STORE: &str = "EVERBURN_STORE";
 /// `True`: the launcher hosts the store, so rank 0 must not.
 pub const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
-/// The secret of the job, 16 bytes or more. Ranks prove to each other and to the store that they know it.
+/// The address of the store in etcd, in place of MASTER_ADDR and MASTER_PORT; see [`EtcdAddress`](everburn_collectives::store::EtcdAddress).
+pub const STORE: &str = "EVERBURN_STORE";
+/// The secret of the job, 16 bytes or more. Ranks prove to each other and to the store that they have it.
 pub const JOB_TOKEN: &str = "EVERBURN_JOB_TOKEN";
 /// `1`: the store asks for no secret, so that everybody who can reach it can join the job.
 pub const OPEN_STORE: &str = "EVERBURN_OPEN_STORE";

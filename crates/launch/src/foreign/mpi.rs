@@ -36,7 +36,7 @@ const PMI: Names = Names {
     local_world_size: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"],
 };
 
-/// PMIx tells the rank by a variable and all else only by its library.
+/// PMIx gives the rank by a variable and all else only by its library.
 const PMIX: Names = Names {
     rank: &["PMIX_RANK"],
     world_size: &[v::WORLD_SIZE],
@@ -115,7 +115,7 @@ pub(super) fn master(claim: &Claim) -> Result<Derived<String>, RankEnvironmentEr
     })
 }
 
-/// Open MPI has a name for each job, which all ranks know; Hydra tells none.
+/// Open MPI has a name for each job, which all ranks have; Hydra gives none.
 pub(super) fn port(
     claim: &Claim,
     env: &EnvVariables<'_>,

@@ -49,6 +49,19 @@ fn the_rank_that_did_not_answer_comes_first_and_its_log_is_shown() {
 }
 
 #[test]
+fn a_device_that_has_failed_is_named_once_and_its_error_is_not_shown_again() {
+    let error = "`loss` could not be read from its device: The device is poisoned";
+    let said = naming_lost_device(error).unwrap();
+    let log = format!("error: {error}");
+    let mut failure = because_of_rank_1(1, 2, Some(&["step 4", log.as_str()]));
+    failure.cause.report = Some(RankReport::new(2, ReportKind::Own, said));
+    let text = failure.to_string();
+    let named = text.matches("the device of this rank has failed").count();
+    assert_eq!(named, 1, "{text}");
+    assert!(text.ends_with("which ends with\n  | step 4\n"), "{text}");
+}
+
+#[test]
 fn a_rank_that_was_stopped_comes_before_the_victim_that_another_has_lost() {
     let of = |code, stopped: &[usize]| {
         let failure = JobFailure {

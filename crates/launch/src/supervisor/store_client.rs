@@ -61,7 +61,6 @@ impl StoreClient {
         machine: Machine,
         events: Sender<Event>,
     ) -> io::Result<Self> {
-        let options = StoreOptions::new(access);
         let flush = match store {
             JobStore::Hosted(..) => FLUSH,
             JobStore::Etcd(_) => FLUSH_TO_ETCD,
@@ -73,10 +72,14 @@ impl StoreClient {
             let (text, left) = (awaited.text.clone(), awaited.left);
             let _ = waits.send(Event::Store(StoreEvent::Awaited { text, left }));
         });
+        let options = StoreOptions {
+            on_wait: Some(on_wait),
+            ..StoreOptions::new(access)
+        };
         thread::Builder::new()
             .name("store-client".into())
             .spawn(move || {
-                let work = store.reach(options, on_wait).and_then(|store| {
+                let work = store.reach(options).and_then(|store| {
                     let thread = StoreClientThread {
                         processes: MachineProcesses::new(store.shared.clone(), machine.first_rank),
                         lease: Lease::of_launcher(machine.node_rank),

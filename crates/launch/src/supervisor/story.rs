@@ -7,7 +7,7 @@ use everburn_record::ranks;
 use crate::cause::root_cause;
 use crate::outcome::{EndedRank, Restart};
 
-/// What an elastic job tells about itself once all ranks have ended.
+/// What an elastic job says of itself once all ranks have ended.
 pub(super) struct Story {
     /// A rank has ended well or the store says so, and nobody has interrupted the job before.
     pub(super) finished: bool,

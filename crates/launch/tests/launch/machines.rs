@@ -164,7 +164,7 @@ fn machines_with_two_ranges_of_elastic_are_both_named_on_both() {
             assert_eq!(codes[machine], Some(2), "{outcome}");
             for (other, fewest) in fewest.iter().enumerate() {
                 let of = format!("machine {other} ");
-                let range = format!("with `--elastic {fewest}:2`");
+                let range = format!("with `LaunchConfig::elastic = {fewest}:2`");
                 outcome.assert_contains([&of, &range]);
             }
         }

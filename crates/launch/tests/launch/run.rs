@@ -47,6 +47,7 @@ fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
         ("fails", 1) => return Err("the data is gone".into()),
         // As a training calls the loss of its task.
         ("panics", 1) => task_method::within("Task::loss", || panics_at_step(&group, 7)),
+        ("loses its device", 1) => lose_device(),
         ("leaves early", 1) => {
             group.set_step(7);
             return Ok(());
@@ -75,6 +76,16 @@ fn panics_at_step(group: &ProcessGroup, step: u64) {
 }
 
 const LINE_OF_THE_PANIC: u32 = line!() - 3;
+
+/// As CubeCL's thread of a device and the training do.
+fn lose_device() {
+    let thread = std::thread::spawn(|| -> u8 {
+        let reason = "The device is poisoned\nCaused by:\n  Unknown: Device is lost";
+        panic!("bytes: host access failed: Read({reason:?})")
+    });
+    assert!(thread.join().is_err());
+    panic!("device runner channel disconnected before producing a result");
+}
 
 /// A command that starts this binary as the program; `folder` is also the one for temporary files.
 fn command(folder: &Path, part: &str, ranks: usize) -> Command {
@@ -186,6 +197,22 @@ fn a_panic_is_shown_with_its_rank_its_line_and_its_method_and_ends_the_others() 
         method.starts_with("  in `") && method.ends_with("in `Task::loss`"),
         "{told}"
     );
+    assert_ended(folder.path(), 0);
+}
+
+#[test]
+fn a_device_that_has_failed_is_named_in_the_first_line_of_its_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, told) = end_of(folder.path(), "loses its device", 2);
+    assert_eq!(code, Some(101), "{told}");
+    let named = told.find("rank 1 ended with exit code 101 (a panic)");
+    let story = &told[named.unwrap_or_else(|| panic!("rank 1 is not named:\n{told}"))..];
+    let headline = story.lines().next().unwrap();
+    headline.assert_contains([
+        "bytes: host access failed",
+        "Device is lost",
+        "; the device of this rank has failed: ",
+    ]);
     assert_ended(folder.path(), 0);
 }
 

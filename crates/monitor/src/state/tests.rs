@@ -212,7 +212,7 @@ fn ranks_that_are_waited_for_are_named_with_their_machine_until_the_training_beg
     };
     state.take(&Update::Event(wait), 1_000);
     state.tick(41_000);
-    let doing = "starting, waiting for ranks 2, 3 of machine 1, 250 s more";
+    let doing = "starting, 2 of 4 ranks joined, waiting for ranks 2, 3 of machine 1, 250 s more";
     assert_eq!(state.doing(), doing);
     // The first page, burn-train's dashboard, has it too, of a run that is monitored and of a training.
     let awaited = "waiting for ranks 2, 3 of machine 1, 250 s more";
@@ -263,7 +263,8 @@ fn a_run_that_starts_again_waits_whatever_its_files_say_of_its_earlier_end() {
         state.tick(150_000);
         let awaited = "waiting for rank 1 of machine 1, 250 s more";
         assert_eq!(state.news(true).as_deref(), Some(awaited));
-        assert_eq!(state.doing(), format!("starting, {awaited}"));
+        let doing = format!("starting, 1 of 2 ranks joined, {awaited}");
+        assert_eq!(state.doing(), doing);
         // The wait was in vain.
         let failure = Event::new(EventKind::Failure, "rank 1 has not joined");
         state.take(&Update::Event(failure), 150_000);

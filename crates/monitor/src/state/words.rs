@@ -95,7 +95,12 @@ impl RunState {
                 };
                 let awaited = self.awaited();
                 let awaited = awaited.map_or(String::new(), |awaited| format!(", {awaited}"));
-                format!("{}{awaited}", phase.text())
+                let wait = self.wait().filter(|_| phase == Phase::Starting);
+                let joined = wait.map_or(String::new(), |wait| {
+                    let all = units::counted(self.planned_ranks, "rank");
+                    format!(", {} of {all} joined", wait.joined.len())
+                });
+                format!("{}{joined}{awaited}", phase.text())
             }
         };
         match self.live.store_silent_seconds {

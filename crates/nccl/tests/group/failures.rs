@@ -9,7 +9,7 @@ use everburn_tests::AssertContains;
 
 use crate::harness::{GENEROUS, MOMENT, Meeting, error};
 
-/// All ranks but `last` wait in a collective; `last` does `deed`. What the others are notified.
+/// All ranks but `last` wait in a collective; `last` does `deed`. Returns the errors of the others.
 fn others_are_told(
     cluster: &FakeCluster,
     size: usize,

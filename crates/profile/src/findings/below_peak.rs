@@ -76,7 +76,9 @@ pub(super) fn below_peak(analysis: &Analysis) -> Option<Finding> {
             peak / 1e9
         ),
         advice: match small {
-            Some(_) => format!("a larger --batch-size may give more samples per second; {behind}"),
+            Some(_) => {
+                format!("a larger `training.batch_size` may give more samples per second; {behind}")
+            }
             None => format!(
                 "it is bound by memory or by the next operation, and a larger batch will hardly help; {behind}"
             ),

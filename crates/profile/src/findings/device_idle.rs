@@ -36,7 +36,7 @@ pub(super) fn device_idle(analysis: &Analysis) -> Option<Finding> {
             device.launches
         ),
         advice: match mean < SHORT {
-            true => "its kernels are about as short as it takes to ask for them: raise --batch-size".to_owned(),
+            true => "its kernels are about as short as it takes to ask for them: raise `training.batch_size`".to_owned(),
             false => "it waits for the host the rest of the time: see the phases above for what that does".to_owned(),
         },
     })

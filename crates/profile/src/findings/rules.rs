@@ -47,13 +47,13 @@ pub(super) fn data(analysis: &Analysis) -> Option<Finding> {
     let facts = &worst.facts;
     let workers = facts.workers;
     let advice = if workers == 0 {
-        "raise --workers, which is 0: the training thread itself assembles each batch while nothing computes".to_owned()
+        "raise `training.input.workers`, which is 0: the training thread itself assembles each batch while nothing computes".to_owned()
     } else if worst.loading > BUSY * workers as f64 * worst.step_seconds {
-        format!("raise --workers: the {workers} that there are read all the time")
+        format!("raise `training.input.workers`: the {workers} that there are read all the time")
     } else {
         format!(
-            "raise --prefetch, which is {}: the {workers} of --workers rest for a part of the time, and batches take \
-             unequally long",
+            "raise `training.input.prefetch`, which is {}: the {workers} of `training.input.workers` rest for a part of the time, and \
+             batches take unequally long",
             facts.prefetch
         )
     };
@@ -190,8 +190,8 @@ pub(super) fn exchange(analysis: &Analysis) -> Option<Finding> {
             units::seconds(all)
         ),
         advice:
-            "raise --batch-size, so that a step computes more for the same exchange; send less by \
-                 --communication-hook bf16; or exchange less often by --local-steps 8"
+            "raise `training.batch_size`, so that a step computes more for the same exchange; send less by \
+                 `training.ddp.communication = bf16`; or exchange less often by `training.sync = 8`"
                 .to_owned(),
     })
 }
@@ -245,7 +245,7 @@ pub(super) fn cores(analysis: &Analysis) -> Option<Finding> {
     let facts = &worst.facts;
     let advice = match wanted_in_vain(analysis, facts) {
         Some(wanted) => format!(
-            "take fewer --ranks or --threads-per-rank: the ranks of this machine compute on {wanted} threads and may \
+            "take fewer `ranks.ranks` or `ranks.threads_per_rank`: the ranks of this machine compute on {wanted} threads and may \
              use {} cores",
             facts.cores
         ),
@@ -280,7 +280,7 @@ pub(super) fn optimizer(analysis: &Analysis) -> Option<Finding> {
             "{} of rank {rank}'s step is the optimizer's",
             percent(seconds, worst.step_seconds)
         ),
-        advice: "raise --batch-size: what the optimizer does is the same for any number of samples"
+        advice: "raise `training.batch_size`: what the optimizer does is the same for any number of samples"
             .to_owned(),
     })
 }
@@ -299,7 +299,9 @@ pub(super) fn records(analysis: &Analysis) -> Option<Finding> {
             "{} of rank {rank}'s step goes into records, comparisons and checkpoints after it",
             percent(seconds, worst.step_seconds)
         ),
-        advice: "raise --log-every, --compare-every or --checkpoint-every".to_owned(),
+        advice:
+            "raise `training.log_every`, `training.compare_every` or `training.checkpoint_every`"
+                .to_owned(),
     })
 }
 

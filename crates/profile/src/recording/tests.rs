@@ -6,7 +6,7 @@ fn a_folder_without_recordings_says_how_they_are_made() {
     let folder = tempfile::tempdir().unwrap();
     for path in [folder.path().to_owned(), folder.path().join("none")] {
         let error = Recording::read_all(&path).unwrap_err().to_string();
-        assert!(error.contains("--profile"), "{error}");
+        assert!(error.contains("Trainer::recorder"), "{error}");
     }
 }
 

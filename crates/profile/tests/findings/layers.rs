@@ -86,7 +86,7 @@ fn a_layer_far_below_the_peak_is_told_behind_all_faults() {
     assert_eq!(
         found[0].to_string(),
         "layer conv1 computes backward at 10 % of rank 0's peak (4.0 of 40.0 GFLOP/s, at 16 samples a pass): a \
-         larger --batch-size may give more samples per second; its time holds what \
+         larger `training.batch_size` may give more samples per second; its time holds what \
          follows it without parameters, of which no operations are counted"
     );
     assert_eq!(

@@ -113,7 +113,7 @@ fn a_rank_that_waits_for_data_is_named_with_its_share() {
     let text = found[0].to_string();
     assert_eq!(
         text,
-        "75 % of rank 1's step waits for data (301 ms): raise --workers, which is 0: the training thread itself \
+        "75 % of rank 1's step waits for data (301 ms): raise `training.input.workers`, which is 0: the training thread itself \
          assembles each batch while nothing computes (saves up to 75 % of a step)"
     );
     assert!(
@@ -127,8 +127,8 @@ fn a_rank_that_waits_for_data_is_named_with_its_share() {
 #[test]
 fn busy_threads_of_workers_want_more_and_resting_ones_do_not() {
     for (busy, expected) in [
-        (295, "raise --workers: the 1 that"),
-        (100, "raise --prefetch, which is 2"),
+        (295, "raise `training.input.workers`: the 1 that"),
+        (100, "raise `training.input.prefetch`, which is 2"),
     ] {
         let mut slow = rank(0, &with(&[(Phase::Data, 200)]));
         (slow.facts.workers, slow.facts.prefetch) = (1, 2);

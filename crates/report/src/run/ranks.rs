@@ -11,7 +11,7 @@ use super::{Note, json_lines};
 /// How many pieces a run is cut into at most: each is a few pixels wide.
 pub(super) const MOST_COLUMNS: usize = 240;
 
-/// How many ranks are notified apart.
+/// How many ranks have times of their own.
 const MOST_RANKS: usize = 4096;
 
 /// Of how few steps no rank is called slow: the first ones warm up, and a core may be taken for a moment.

@@ -120,11 +120,26 @@ pub fn nearest_name<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) ->
 
 /// What serde says of a key that does not exist, with a suggestion instead of all keys.
 fn of_serde(message: &str, section: Option<&str>) -> Option<String> {
+    let (key, known) = unknown_field(message)?;
+    Some(unknown_key(section, key, known))
+}
+
+/// The key that does not exist, and those that do.
+fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let rest = message.trim().strip_prefix("unknown field `")?;
     let (key, rest) = rest.split_once('`')?;
     // Every second piece stands between the quotation marks.
-    let known = rest.split('`').skip(1).step_by(2);
-    Some(unknown_key(section, key, known))
+    Some((key, rest.split('`').skip(1).step_by(2).collect()))
+}
+
+/// The keys that there are beside one of `table` that a `T` refuses because it has none of that name; empty if it refuses none.
+pub(crate) fn known_keys<T: DeserializeOwned>(table: Table) -> Vec<String> {
+    let error = T::deserialize(Value::Table(table)).err();
+    let refused = error
+        .as_ref()
+        .and_then(|error| unknown_field(error.message()));
+    let known = refused.into_iter().flat_map(|(_, known)| known);
+    known.map(str::to_owned).collect()
 }
 
 /// That `section` has no `key`, and which of the `known` ones may have been meant.
@@ -194,6 +209,22 @@ mod tests {
         assert!(matches!(read.unwrap().data.channels, Channels::Grey));
         let read = configuration_of::<Config>("data.channels = 'rgb'".parse().unwrap());
         assert!(matches!(read.unwrap().data.channels, Channels::Rgb));
+    }
+
+    #[test]
+    fn a_refused_key_leads_to_those_that_there_are() {
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        struct Shapes {
+            width: Option<usize>,
+            depth: usize,
+        }
+        let known = |text: &str| known_keys::<Shapes>(text.parse().unwrap());
+        assert_eq!(known("'' = true"), ["width", "depth"]);
+        assert!(known("depth = 'a'").is_empty());
+        let read: Shapes = configuration_of("width = 3".parse().unwrap()).unwrap();
+        assert_eq!((read.width, read.depth), (Some(3), 0));
+        assert!(known("width = 3").is_empty());
     }
 
     #[test]

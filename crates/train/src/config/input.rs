@@ -94,7 +94,6 @@ impl Trainer {
             weigh,
             name,
             fingerprint,
-            test_fingerprint,
             origin,
         } = data;
         if augment.is_some() {
@@ -145,7 +144,6 @@ impl Trainer {
             weigh: None,
             name,
             fingerprint,
-            test_fingerprint,
             origin,
         })
     }

@@ -17,7 +17,8 @@ impl RankLoop {
         let setup = &mut self.setup;
         let config = &setup.config;
         // A rank that is lost, or given another's state, must not be the only one to know something.
-        let may_change = setup.regroup.is_some() || config.on_divergence == OnDivergence::Repair;
+        let repairs = config.on_divergence == OnDivergence::Repair;
+        let may_change = setup.elasticity.rolls_back() || repairs;
         let keepers = match config.ema {
             _ if may_change => Keepers::Every,
             Some(ema) if ema.sharded => Keepers::Shared,

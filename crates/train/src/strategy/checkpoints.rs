@@ -54,7 +54,7 @@ impl RankLoop {
     fn compare_data(&mut self, progress: &Progress) {
         let data = &self.setup.data_fingerprint;
         let mut earlier = progress.earlier_data.clone();
-        if !progress.data.is_empty() && progress.data != *data {
+        if !progress.data.is_empty() && progress.data.all != data.all {
             if self.is_first() {
                 tracing::warn!(
                     "the data are not those of the checkpoint: files were added, removed or changed, or this version reads \
@@ -175,7 +175,7 @@ impl RankLoop {
     /// Rank 0 writes; where several ranks hold the model, all of them bring their part.
     pub(super) fn save_checkpoint(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), Saving::begin());
-        if self.setup.regroup.is_some() {
+        if self.setup.elasticity.any_may_be_first() {
             self.recent.due = Some(self.progress().place());
         }
         let states = self.gather_optimizer_state()?;

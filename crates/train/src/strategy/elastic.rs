@@ -112,8 +112,7 @@ fn as_in_the_job(members: &[usize], error: &TrainError) -> String {
 impl RankLoop {
     /// Whether rank 0 knows of somebody who wants to take part.
     pub(super) fn somebody_waits(&self) -> bool {
-        let regroup = self.setup.regroup.as_ref();
-        self.is_first() && regroup.is_some_and(|regroup| regroup.somebody_waits())
+        self.is_first() && self.setup.elasticity.somebody_waits()
     }
 
     /// Leaves the present group, because of `error`, for the next one. `model` is what has been learnt: it

@@ -19,8 +19,8 @@ impl RankLoop {
         replicas: &ProcessGroup,
     ) -> Result<Option<Exchange>, TrainError> {
         let exchange = match &self.setup.exchange {
-            // The ranks' own choice is host memory then.
-            Some(_) if self.shards_parameters() => None,
+            // Host memory, then: first values that ranks read in parts are for sharded parameters only, and else refused there.
+            Some(_) if self.shards_parameters() || self.setup.initial_values.is_some() => None,
             Some(exchange) => exchange.connect(replicas)?,
             None => None,
         };

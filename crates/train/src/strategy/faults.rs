@@ -53,9 +53,9 @@ impl RankLoop {
             return;
         }
         let own = self.members()[self.setup.group.rank()];
-        let is_elastic = self.setup.regroup.is_some();
+        let each_its_own = self.setup.elasticity.any_may_be_first();
         let faults = chaos.beginning_at(step);
-        for fault in faults.filter(|fault| !is_elastic || fault.rank() == own) {
+        for fault in faults.filter(|fault| !each_its_own || fault.rank() == own) {
             self.note(Event {
                 step: Some(step as u64),
                 rank: Some(fault.rank()),

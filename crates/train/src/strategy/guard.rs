@@ -82,9 +82,6 @@ impl RankLoop {
 
     /// The number by which the user knows each rank.
     pub(super) fn members(&self) -> Vec<usize> {
-        match &self.setup.regroup {
-            Some(regroup) => regroup.members(),
-            None => (0..self.setup.group.world_size()).collect(),
-        }
+        self.setup.elasticity.members(&self.setup.group)
     }
 }

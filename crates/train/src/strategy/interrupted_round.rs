@@ -24,7 +24,7 @@ impl RankLoop {
         round: Round,
         error: TrainError,
     ) -> Result<TrainError, TrainError> {
-        if self.setup.regroup.is_some() && error.may_be_outlived() {
+        if self.setup.elasticity.next_after(&error).is_some() {
             self.keep_interrupted_round(model, round)?;
         }
         Ok(error)
@@ -45,7 +45,7 @@ impl RankLoop {
 
     /// Whether a rank has set a round aside: the next outer step then comes at once. All ranks ask.
     pub(super) fn any_round_interrupted(&self) -> Result<bool, TrainError> {
-        if self.setup.regroup.is_none() {
+        if !self.setup.elasticity.rolls_back() {
             return Ok(false);
         }
         let own = i64::from(self.interrupted_round.is_some());

@@ -107,7 +107,7 @@ impl RankLoop {
         let setup = &self.setup;
         let config = &setup.config;
         // These are the same on all ranks.
-        let exact = setup.regroup.is_some()
+        let exact = setup.elasticity.rolls_back()
             || setup.over.is_some()
             || config.virtual_ranks.is_some()
             || self.balancer.is_some()

@@ -117,6 +117,7 @@ impl RankLoop {
                 epoch: self.outcome.epoch as u64,
                 step: step as u64,
                 steps: Some(setup.config.total_steps(samples) as u64),
+                epoch_samples: Some(samples as u64),
                 ..Live::default()
             };
             let file = LiveFile::start(run, live, setup.rank_statuses.clone());
@@ -175,7 +176,7 @@ impl RankLoop {
 
     /// Writes a line on rank 0.
     pub(super) fn log(&mut self, line: &MetricLine) -> Result<(), TrainError> {
-        if self.setup.regroup.is_some() {
+        if self.setup.elasticity.any_may_be_first() {
             self.recent.lines.push(line.clone());
         }
         if let Some(tensor_board) = &mut self.setup.tensor_board {
@@ -201,7 +202,7 @@ impl RankLoop {
                 .into_iter()
                 .any(|step: usize| step.is_multiple_of(every))
         };
-        let wanted = self.setup.hashes.is_some() || self.setup.regroup.is_some();
+        let wanted = self.setup.hashes.is_some() || self.setup.elasticity.any_may_be_first();
         if wanted && self.setup.config.hash_every.is_some_and(due) {
             let optimizer = self.setup.state.optimizer_bytes()?;
             let hashes = StateHashes::of(last, sums, model, optimizer)?;

@@ -14,8 +14,9 @@ use crate::checkpoint::state_hashes::HashesFile;
 use crate::checkpoint::training_state::TrainingState;
 use crate::checkpoint::writer::CheckpointWriter;
 use crate::config::TrainingConfig;
+use crate::data_fingerprint::DataFingerprint;
 use crate::elastic::agreement::Agreement;
-use crate::elastic::regroup::Regroup;
+use crate::elastic::elasticity::Elasticity;
 use crate::hook::Hook;
 use crate::metrics::line::MetricsFile;
 use crate::model::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
@@ -51,7 +52,7 @@ pub(crate) struct RankSetup {
     /// Opened on rank 0 only, where fingerprints are to be written.
     pub(crate) hashes: Option<HashesFile>,
     /// The fingerprint of the data; empty where there is none.
-    pub(crate) data_fingerprint: String,
+    pub(crate) data_fingerprint: DataFingerprint,
     /// The number of the first sample that was held out of the training data for the validation.
     pub(crate) held_out_from: Option<usize>,
     /// What ranks that meet must have in common.
@@ -61,7 +62,7 @@ pub(crate) struct RankSetup {
     /// Where each rank reads its parts of the first model, if it does.
     pub(crate) initial_values: Option<Arc<dyn InitialValues>>,
     /// How the training continues when ranks are lost or come.
-    pub(crate) regroup: Option<Arc<dyn Regroup>>,
+    pub(crate) elasticity: Elasticity,
     /// Continues from the newest good checkpoint where no rank remembers more.
     pub(crate) resume_wanted: bool,
     /// This process took the place of one that was lost.

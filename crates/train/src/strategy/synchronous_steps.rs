@@ -166,7 +166,7 @@ impl<'a> SynchronousSteps<'a> {
             waited: Duration::ZERO,
             peak_memory,
         };
-        if ranks.setup.regroup.is_some() {
+        if ranks.setup.elasticity.rolls_back() {
             // Only a step that can no longer fail may change the state from which survivors continue.
             ranks.profile(Doing::Waiting);
             let waiting = Instant::now();

@@ -221,7 +221,8 @@ impl RankLoop {
         }
     }
 
-    /// Measures the model on the test samples, unless the user has stopped the training.
+    /// Writes the model and measures it on the test samples, unless the user has stopped the training; in a fixed group,
+    /// whose loop has no test samples, the trainer does so.
     pub(super) fn test(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let Some(loader) = self.setup.test.clone() else {
             return Ok(());

@@ -31,12 +31,14 @@ impl Trainer {
             None => model.clone(),
         };
         // The loop of an elastic job has written it.
-        let run = self.run.as_ref().filter(|_| self.regroup.is_none());
-        let written = run.filter(|_| self.is_first()).map_or(Ok(()), |run| {
+        let written = self.elasticity.outside_loop(|| {
+            let Some(run) = self.run.as_ref().filter(|_| self.is_first()) else {
+                return Ok(());
+            };
             let adapter = lora.map(|_| Adapter::of(model));
             write_trained(run, &whole, adapter.as_ref(), outcome.averaged.as_deref())
         });
-        Ok((whole, written))
+        Ok((whole, written.map(|_| ())))
     }
 
     /// Tests a model that has come to the training's end; the loop of an elastic job has done so. Also returns whether the
@@ -52,17 +54,14 @@ impl Trainer {
         if outcome.is_interrupted() || trial.is_some() {
             return Ok((None, Ok(())));
         }
-        let tested = match self.regroup {
-            Some(_) => outcome.test.clone(),
-            None => {
-                live.enter(Phase::Testing);
-                let measured = self.measured(model, outcome)?;
-                let over = over.map(|over| &**over);
-                let tested = self.test(&measured, data, over, Some(outcome));
-                tested.map_err(TrainError::in_test)?
-            }
-        };
-        let Some(tested) = tested else {
+        let tested = self.elasticity.outside_loop(|| {
+            live.enter(Phase::Testing);
+            let measured = self.measured(model, outcome)?;
+            let over = over.map(|over| &**over);
+            let tested = self.test(&measured, data, over, Some(outcome));
+            tested.map_err(TrainError::in_test)
+        })?;
+        let Some(tested) = tested.unwrap_or_else(|| outcome.test.clone()) else {
             return Ok((None, Ok(())));
         };
         let recorded = self.record_test(&tested, outcome);

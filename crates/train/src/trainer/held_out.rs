@@ -20,7 +20,7 @@ impl Trainer {
     /// Warns of data that nobody compares between ranks, of those in the order of their classes, and of a loss that is a sum.
     pub(super) fn warn_of_data(&self, model: AnyModel, data: &AnyData) -> AnyModel {
         // Ranks of an elastic job read nothing before they have met, and a profile is of the training alone.
-        if self.regroup.is_some() || self.recorder.is_some() {
+        if self.elasticity.is_elastic() || self.recorder.is_some() {
             return model;
         }
         self.warn_of_uncompared_data(data);

@@ -27,7 +27,7 @@ impl Trainer {
     pub(super) fn display(&self) -> Display {
         match self.display {
             display if self.is_first() => display,
-            Display::Lines if self.regroup.is_some() => Display::Lines,
+            Display::Lines if self.elasticity.any_may_be_first() => Display::Lines,
             _ => Display::Silent,
         }
     }
@@ -46,11 +46,8 @@ impl Trainer {
         let Some(run) = self.run.as_ref().filter(|_| group.rank() == 0) else {
             return Ok(());
         };
-        let members = self.regroup.as_ref().map(|regroup| regroup.members());
-        let name = |rank: usize| match &members {
-            Some(members) => members.get(rank).copied().unwrap_or(rank),
-            None => rank,
-        };
+        let members = self.elasticity.members(&group);
+        let name = |rank: usize| members.get(rank).copied().unwrap_or(rank);
         let ranks = rank_times::of_ranks(&all, name);
         // A run that was resumed at its end has made no step, and has the line of its last one.
         if step > 0 && !ranks.is_empty() {

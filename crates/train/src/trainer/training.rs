@@ -16,6 +16,7 @@ use super::trial::Trial;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::training_state::TrainingState;
 use crate::config::conflicts::RunFeatures;
+use crate::data_fingerprint::DataFingerprint;
 use crate::device::memory::PeakMemory;
 use crate::device::verification::verify_device;
 use crate::elastic::agreement::Agreement;
@@ -65,9 +66,8 @@ impl Trainer {
         let model = self.freeze(model)?;
         self.check(over)?;
         let agreement = self.agreement(data)?;
-        if self.regroup.is_none() {
-            agreement.clone().check(&self.group)?;
-        }
+        self.elasticity
+            .outside_loop(|| agreement.clone().check(&self.group))?;
         let model = match trial {
             Some(_) => model,
             None => {
@@ -77,15 +77,14 @@ impl Trainer {
         };
         self.begin_profile()?;
         let loaders = self.loaders(data, over)?;
-        // Where ranks may be lost, those that are left have to come to terms each time.
-        let resumes = self.resume && self.regroup.is_none();
-        let resume = resumes.then(|| self.newest_checkpoint()).transpose()?;
-        let model = match (over, &self.regroup) {
-            (None, None) => {
+        let newest = || self.resume.then(|| self.newest_checkpoint()).transpose();
+        let resume = self.elasticity.outside_loop(newest)?.flatten();
+        let model = match over.is_some() || self.elasticity.is_elastic() {
+            false => {
                 let (train, validation) = (&loaders.train, loaders.validation.as_ref());
                 self.warm_up_together(model, train, validation, data)?
             }
-            _ => {
+            true => {
                 self.announce_kernels();
                 model
             }
@@ -120,7 +119,7 @@ impl Trainer {
             self.test_at_the_end(&model, data, over, trial, (&live, &outcome))?;
         let (resumed_after_epoch, resumed_after_step) = outcome.resumed_after.unzip();
         let mut earlier_data = outcome.earlier_data.iter();
-        let data_changed = earlier_data.any(|earlier| *earlier != data.fingerprint);
+        let data_changed = earlier_data.any(|earlier| earlier.all != data.fingerprint.all);
         let report = TrainingReport {
             dataset: data.name.clone(),
             dataset_origin: data.origin.clone(),
@@ -138,11 +137,11 @@ impl Trainer {
         }
         self.end_hooks(&hooks, &report)?;
         // Nobody leaves before rank 0 has written everything. On the way, what the last step was.
-        match self.tell_last_step(outcome.step, outcome.past) {
-            Ok(()) => live.finish(),
+        let left = self.tell_last_step(outcome.step, outcome.past);
+        match self.elasticity.after_the_end(left)? {
+            None => live.finish(),
             // Rank 0 may have been lost before its report was written.
-            Err(_) if self.regroup.is_some() => self.write_report(&report)?,
-            Err(error) => return Err(error.into()),
+            Some(_) => self.write_report(&report)?,
         }
         Ok((trained, report))
     }
@@ -160,7 +159,7 @@ impl Trainer {
         self.config.check_conflicts(RunFeatures {
             parallel_model: over.is_some(),
             tensor: over.is_some_and(|over| over.cuts_layers()),
-            elastic: self.regroup.is_some(),
+            elastic: self.elasticity.is_elastic(),
             profile: self.recorder.is_some(),
             ..RunFeatures::default()
         })
@@ -178,7 +177,7 @@ impl Trainer {
             validation: loaders.validation.clone(),
             state,
             resume: None,
-            data_fingerprint: String::new(),
+            data_fingerprint: DataFingerprint::default(),
             held_out_from: None,
             run: self.run.clone(),
             checkpoints: None,
@@ -189,7 +188,7 @@ impl Trainer {
             agreement,
             exchange: self.exchange.clone(),
             initial_values: self.initial_values.clone(),
-            regroup: self.regroup.clone(),
+            elasticity: self.elasticity.clone(),
             resume_wanted: self.resume,
             begun_before: self.begun_before,
             started: Instant::now(),
@@ -221,10 +220,8 @@ impl Trainer {
             Some(count) => train.in_micro_batches(count),
             None => train,
         };
-        let test = match self.regroup {
-            Some(_) => Some(self.ordered_loader(data.test.clone(), data, readers)?),
-            None => None,
-        };
+        let test = || self.ordered_loader(data.test.clone(), data, readers);
+        let test = self.elasticity.in_loop(test)?;
         Ok(Loaders {
             train,
             validation,

@@ -118,7 +118,7 @@ impl Trainer {
             ));
         }
         self.config.check_conflicts(RunFeatures {
-            elastic: self.regroup.is_some(),
+            elastic: self.elasticity.is_elastic(),
             profile: self.recorder.is_some(),
             trial: true,
             ..RunFeatures::default()

@@ -10,13 +10,13 @@ use burn::data::dataset::InMemDataset;
 use burn::prelude::*;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_train::{
-    Classifier, InputConfig, MetricLine, StateHashes, Trainer, TrainingConfig, TrainingData,
+    Classifier, InputConfig, MetricLine, OptimizerKind, StateHashes, Trainer, TrainingConfig,
+    TrainingData,
 };
 
-use crate::changed::changed;
+use crate::harness::config::{changed, optimizer};
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
-use crate::optimizers::sgd;
 use crate::read_once::{HELD_OUT, Pixels};
 
 /// 41 batches of 8 samples an epoch, and one of 5.
@@ -39,7 +39,7 @@ fn config(balance: &str) -> TrainingConfig {
         batch_size: BATCH,
         balance: balance.parse().unwrap(),
         log_every: 1,
-        optimizer: sgd(0.05),
+        optimizer: optimizer(OptimizerKind::Sgd, 0.05),
         ..TrainingConfig::default()
     }
 }
@@ -167,8 +167,8 @@ fn a_run_is_resumed_within_an_epoch_whose_shares_had_changed() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let (model, last) = (model(), 33);
-    let epoch = changed(config("auto"), |it| it.epochs = 1);
-    let cut = changed(epoch.clone(), |it| it.steps = Some(last));
+    let epoch = changed(config("auto"), |config| config.epochs = 1);
+    let cut = changed(epoch.clone(), |config| config.steps = Some(last));
     let first = train(&model, &cut, &run, false, slow_in_turn);
     assert_eq!(first[0].len(), last);
     assert_eq!(first[0][last - 1].len(), 6);

@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_distributed::{
-    ConnectExchange, Connector, DdpConfig, GradientBackend, ShardStage, Waits,
-};
+use everburn_distributed::{ConnectExchange, Connector, GradientBackend, ShardStage, Waits};
 use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Classifier, Trainer, TrainingConfig};
 
-use crate::changed::changed;
+use crate::harness::config::changed;
 use crate::harness::data::digits;
 use crate::harness::parameters::{filled, parameters};
 use crate::harness::ranks::on_ranks;
@@ -101,14 +99,12 @@ fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
 #[test]
 fn gradients_and_parameters_are_sharded_by_nccl() {
     for stage in [ShardStage::Optimizer, ShardStage::Gradients] {
-        let sharded = |sync_batch_norm, accumulate| TrainingConfig {
-            sync_batch_norm,
-            accumulate,
-            ddp: DdpConfig {
-                shard: Some(stage),
-                ..DdpConfig::default()
-            },
-            ..config()
+        let sharded = |sync_batch_norm, accumulate| {
+            changed(config(), |config| {
+                config.sync_batch_norm = sync_batch_norm;
+                config.accumulate = accumulate;
+                config.ddp.shard = Some(stage);
+            })
         };
         equal(&sharded(false, 1));
         equal(&sharded(true, 2));

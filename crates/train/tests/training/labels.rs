@@ -9,7 +9,7 @@ use everburn_train::{
     Classifier, ReadMetrics, TrainError, Trainer, TrainingConfig, TrainingData, WrongLabel,
 };
 
-use crate::changed::changed;
+use crate::harness::config::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::ranks::on_ranks;
 

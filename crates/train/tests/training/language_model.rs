@@ -6,23 +6,21 @@ use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_datasets::{MaskedTextBatcher, TextDataset, TextItem};
 use everburn_distributed::ShardStage;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_nn::IndexOf;
 use everburn_train::{
     Adapter, Generation, LanguageModel, LoraConfig, MaskedNextToken, MaskedTextBatch, MetricLine,
-    OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, TrainError, Trainer,
-    TrainingConfig, TrainingData, whole_text,
+    OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, TrainError, TrainingConfig,
+    TrainingData, whole_text,
 };
 
-use crate::changed::changed;
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Texts, texts, windows};
 use crate::harness::parameters::parameters;
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{alone, on_ranks};
 use crate::harness::run::metric_lines;
-use crate::optimizers::sgd;
 use crate::replicas::in_common;
 
 const CONTEXT: usize = 16;
@@ -43,11 +41,7 @@ fn small(vocabulary: usize, positions: Positions) -> Gpt {
 }
 
 fn adam_w(learning_rate: f64) -> OptimizerConfig {
-    OptimizerConfig {
-        kind: OptimizerKind::AdamW,
-        learning_rate,
-        ..OptimizerConfig::default()
-    }
+    optimizer(OptimizerKind::AdamW, learning_rate)
 }
 
 /// Twenty steps of SGD. Adam divides a gradient by its own size, so that where it is all but zero it
@@ -61,7 +55,7 @@ fn twenty_steps() -> TrainingConfig {
         log_every: 1,
         optimizer: OptimizerConfig {
             momentum: Some(0.9),
-            ..sgd(0.3)
+            ..optimizer(OptimizerKind::Sgd, 0.3)
         },
         ..TrainingConfig::default()
     }
@@ -146,7 +140,7 @@ fn a_short_text_is_learned_by_heart_and_written_down() {
         optimizer: adam_w(1e-2),
         ..TrainingConfig::default()
     };
-    let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+    let trainer = alone(config);
     let model = LanguageModel::of_blocks(small(tokenizer.vocabulary(), Positions::Rotary));
     let (model, report) = trainer.fit(model, &data).unwrap();
     assert!(report.test_loss.unwrap() < 0.3, "{report:?}");
@@ -200,8 +194,7 @@ fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
         Ok(None)
     });
     let trained = |samples| {
-        let group = ProcessGroup::alone(GroupOptions::default());
-        let trainer = Trainer::new(config.clone(), group);
+        let trainer = alone(config.clone());
         let model = LanguageModel::of_blocks(model.clone());
         trainer.fit_and_sample(model, &data, samples).unwrap().1
     };
@@ -292,11 +285,9 @@ fn a_loss_on_some_tokens_is_the_mean_of_these_over_micro_batches_and_ranks() {
         batch_size: LENGTHS.len(),
         validation_samples: Some(0),
         log_every: 1,
-        optimizer: sgd(0.5),
+        optimizer: optimizer(OptimizerKind::Sgd, 0.5),
         ..TrainingConfig::default()
     };
-    let mut sharded = one_step.clone();
-    sharded.ddp.shard = Some(ShardStage::Gradients);
     let with = |change: fn(&mut TrainingConfig)| changed(one_step.clone(), change);
     for (world_size, config) in [
         (1, one_step.clone()),
@@ -305,7 +296,7 @@ fn a_loss_on_some_tokens_is_the_mean_of_these_over_micro_batches_and_ranks() {
         (1, with(|config| config.accumulate = 3)),
         (2, with(|config| config.accumulate = 2)),
         (2, with(|config| config.overlap = false)),
-        (2, sharded),
+        (2, with(|it| it.ddp.shard = Some(ShardStage::Gradients))),
         (2, with(|config| config.virtual_ranks = Some(4))),
     ] {
         let folder = tempfile::tempdir().unwrap();

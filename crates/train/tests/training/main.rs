@@ -9,7 +9,6 @@
 //! - The peak of the memory, which each step sets back: no test compares it with a size of its own.
 
 mod balance;
-mod changed;
 mod checkpoint_kills;
 mod devices;
 mod elastic;

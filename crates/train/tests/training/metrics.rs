@@ -12,15 +12,14 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_tests::AssertContains;
 use everburn_train::{
-    EarlyStopping, Loss, MetricKind, MetricLine, Objective, ReadMetrics, Supervised, TrainError,
-    TrainingConfig, TrainingData, TrainingReport,
+    EarlyStopping, Loss, MetricKind, MetricLine, Objective, OptimizerKind, ReadMetrics, Supervised,
+    TrainError, TrainingConfig, TrainingData, TrainingReport,
 };
 
-use crate::changed::changed;
+use crate::harness::config::{changed, optimizer};
 use crate::harness::parameters::parameters;
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::metric_lines;
-use crate::optimizers::sgd;
 
 thread_local! {
     /// A metric more that this thread's rank reports.
@@ -97,7 +96,7 @@ fn config() -> TrainingConfig {
         // Of 37 samples 25 are left: the last batch of an epoch has one, which all but one rank lack.
         validation_samples: Some(12),
         log_every: 1,
-        optimizer: sgd(0.2),
+        optimizer: optimizer(OptimizerKind::Sgd, 0.2),
         ..TrainingConfig::default()
     }
 }
@@ -182,7 +181,7 @@ fn close(one: f64, other: f64) {
 
 #[test]
 fn metrics_are_the_weighted_means_over_all_ranks_samples() {
-    let late = changed(config(), |it| it.read_metrics = ReadMetrics::Late);
+    let late = changed(config(), |config| config.read_metrics = ReadMetrics::Late);
     let alone = train(1, &config(), 37).unwrap();
     for (ranks, config) in [(1, &late), (2, &config()), (3, &config()), (3, &late)] {
         let trained = train(ranks, config, 37).unwrap();
@@ -214,7 +213,7 @@ fn metrics_are_the_weighted_means_over_all_ranks_samples() {
 
 #[test]
 fn over_virtual_ranks_metrics_have_the_same_bits_on_any_number_of_ranks() {
-    let config = changed(config(), |it| it.virtual_ranks = Some(5));
+    let config = changed(config(), |config| config.virtual_ranks = Some(5));
     let measured = |ranks| {
         let trained = train(ranks, &config, 37).unwrap();
         let lines = trained.lines.into_iter().map(|line| {
@@ -230,7 +229,7 @@ fn over_virtual_ranks_metrics_have_the_same_bits_on_any_number_of_ranks() {
 
 #[test]
 fn ranks_that_take_steps_by_themselves_add_their_metrics_up() {
-    let config = changed(config(), |it| it.sync = "every=2".parse().unwrap());
+    let config = changed(config(), |config| config.sync = "every=2".parse().unwrap());
     let trained = train(2, &config, 37).unwrap();
     let expected = by_hand(&trained.model);
     close(trained.report.test_metrics["mae"], expected["mae"]);

@@ -15,6 +15,8 @@ use everburn_train::{
 use serde::Serialize;
 use toml::Table;
 
+use crate::harness::config::changed;
+
 /// Twice a number, but NaN in place of `broken`. `short` says one prediction too few of each batch.
 #[derive(Clone, Copy)]
 struct Twice {
@@ -115,10 +117,9 @@ fn predicted(ranks: usize, task: Twice, input: &PredictionInput) -> Result<Strin
         std::thread::spawn(move || {
             let mut task = configured(task);
             let data = task.load().unwrap().for_training();
-            let config = TrainingConfig {
-                validation_samples: Some(5),
-                ..TrainingConfig::default()
-            };
+            let config = changed(TrainingConfig::default(), |config| {
+                config.validation_samples = Some(5);
+            });
             let trainer = Trainer {
                 evaluation_batch: 4,
                 device: Device::flex(),

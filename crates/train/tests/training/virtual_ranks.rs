@@ -5,12 +5,12 @@
 
 use burn::prelude::*;
 use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
-use everburn_train::{Classifier, OptimizerConfig, StateHashes, TrainingConfig};
+use everburn_train::{Classifier, OptimizerConfig, OptimizerKind, StateHashes, TrainingConfig};
 
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::digits;
 use crate::harness::parameters::drawn;
 use crate::harness::ranks::on_ranks;
-use crate::optimizers::sgd;
 use crate::replicas::bits;
 
 fn config(virtual_ranks: Option<usize>) -> TrainingConfig {
@@ -22,7 +22,7 @@ fn config(virtual_ranks: Option<usize>) -> TrainingConfig {
         validation_samples: Some(21),
         optimizer: OptimizerConfig {
             momentum: Some(0.9),
-            ..sgd(0.05)
+            ..optimizer(OptimizerKind::Sgd, 0.05)
         },
         ..TrainingConfig::default()
     };
@@ -102,8 +102,7 @@ fn the_number_of_virtual_ranks_does_change_the_bits() {
 #[test]
 fn what_does_not_go_together_is_refused() {
     let refused = |change: fn(&mut TrainingConfig), world_size| {
-        let mut config = config(Some(4));
-        change(&mut config);
+        let config = changed(config(Some(4)), change);
         config.validate(world_size).unwrap_err().to_string()
     };
     assert!(refused(|_| {}, 5).contains("4 logical shards"));

@@ -48,6 +48,12 @@ fn texts_of_libraries_name_flags_here() {
         "--init-skip 'fc.*' leaves it out; start without --resume"
     );
     assert_eq!(
+        with_flags(
+            "`LaunchConfig::elastic = 0:4`; raise `GroupOptions::timeout`, or `training.sync = 8`"
+        ),
+        "--elastic 0:4; raise --timeout, or --local-steps 8"
+    );
+    assert_eq!(
         with_flags("an odd ` and `training.ema.sharded`"),
         "an odd ` and `training.ema.sharded`"
     );

@@ -26,6 +26,7 @@ use serde_json::json;
 pub(super) use self::pair::{PairReport, Way};
 use self::ports::Listening;
 pub(super) use self::ports::{ClockReport, ReachReport};
+use crate::arguments::keys::with_flags;
 use crate::commands::{ToolError, failed};
 
 /// How long the others may still read the store once this rank is done.
@@ -90,7 +91,7 @@ pub(in crate::commands) fn run(options: &RankArguments) -> Result<ExitCode, Tool
     });
     match found {
         Ok(found) => answer.found = Some(found),
-        Err(error) => answer.error = Some(error.to_string()),
+        Err(error) => answer.error = Some(with_flags(&error.to_string())),
     }
     say!("{}", json!(answer));
     Ok(ExitCode::SUCCESS)

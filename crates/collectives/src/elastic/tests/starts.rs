@@ -37,7 +37,7 @@ fn a_rank_without_elastic_ends_the_wait_of_those_with_it() {
         let waits = scope.spawn(|| first.join(0));
         job.wait_for_join(1, 0);
         let refused = come_without_elastic(&job).to_string();
-        refused.assert_contains(["machine 1 without `--elastic`"]);
+        refused.assert_contains(["machine 1 without `LaunchConfig::elastic`"]);
         let told = waits.join().unwrap().unwrap_err();
         assert!(is_mismatch(&told), "{told}");
         assert_eq!(told.to_string(), refused);
@@ -65,7 +65,10 @@ fn a_process_of_another_range_is_refused() {
     let error = other.compare_start().unwrap_err();
     assert!(is_mismatch(&error), "{error}");
     let text = error.to_string();
-    assert!(text.contains("machine 1 with `--elastic 2:2`"), "{text}");
+    assert!(
+        text.contains("machine 1 with `LaunchConfig::elastic = 2:2`"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -263,14 +263,14 @@ fn the_first_rank_that_waits_says_for_whom() {
         "rank 1 has waited 12 s for rank 0 (pid 4711) in barrier(), step 5: its heartbeats arrive";
     assert!(text.starts_with(begin), "{text}");
     assert!(
-        text.ends_with("the wait ends after 288 s more (--timeout)"),
+        text.ends_with("the wait ends after 288 s more (`GroupOptions::timeout`)"),
         "{text}"
     );
     // No timeout ends a job that was asked to stop.
     *lock(&heartbeat.stop_asked) = Some(Box::new(|| true));
     let text = said(Some(barrier(vec![0]))).unwrap();
     assert!(
-        text.contains("; the job was asked to stop") && !text.contains("--timeout"),
+        text.contains("; the job was asked to stop") && !text.contains("GroupOptions::timeout"),
         "{text}"
     );
     // Where rank 0 waits too, it says so.

@@ -34,7 +34,7 @@ impl Heartbeat {
         }
     }
 
-    /// Whom the ranks wait for, by their last beats; `None` if another rank says so, or nobody knows.
+    /// Whom the ranks wait for, by their last beats; `None` if another rank says so, or no beat does.
     pub(super) fn describe_wait(
         &self,
         followed: &Followed,
@@ -59,9 +59,9 @@ impl Heartbeat {
         // One that does not beat is given up before.
         let lost_in =
             silence.and_then(|silence| Some(self.options.timeout?.saturating_sub(silence)));
-        let (left, flag) = match lost_in.filter(|lost_in| *lost_in < left) {
-            Some(left) => (left, "--heartbeat-timeout"),
-            None => (left, "--timeout"),
+        let (left, option) = match lost_in.filter(|lost_in| *lost_in < left) {
+            Some(left) => (left, "HeartbeatOptions::timeout"),
+            None => (left, "GroupOptions::timeout"),
         };
         let is_stopping = lock(&self.stop_asked).as_ref().is_some_and(|asked| asked());
         let end = match is_stopping {
@@ -70,7 +70,7 @@ impl Heartbeat {
                     .to_owned()
             }
             false => format!(
-                "the wait ends after {:.0} s more ({flag})",
+                "the wait ends after {:.0} s more (`{option}`)",
                 left.as_secs_f64()
             ),
         };

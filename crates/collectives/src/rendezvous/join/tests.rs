@@ -105,7 +105,7 @@ fn ranks_with_and_without_elastic_are_told_at_once_whoever_came_first() {
         without_first.wait(&[&key_of(0, "joined")]).unwrap();
         let refused = compare_elastic(&without_first, &elastic((1, 2))).unwrap_err();
         let told = waits.join().unwrap().unwrap_err();
-        let expected = "machine 0 was started without `--elastic`, machine 1 with `--elastic 1:2`";
+        let expected = "machine 0 was started without `LaunchConfig::elastic`, machine 1 with `LaunchConfig::elastic = 1:2`";
         assert!(refused.to_string().contains(expected), "{refused}");
         assert_eq!(refused.to_string(), told.to_string());
     });
@@ -130,7 +130,10 @@ fn ranks_of_two_elastic_ranges_are_refused_and_a_world_that_has_met_is_left_alon
     let message = compare_elastic(&store, &elastic((2, 2)))
         .unwrap_err()
         .to_string();
-    message.assert_contains(["with `--elastic 1:2`", "with `--elastic 2:2`"]);
+    message.assert_contains([
+        "with `LaunchConfig::elastic = 1:2`",
+        "with `LaunchConfig::elastic = 2:2`",
+    ]);
     let verdict = store.get(&first_verdict_key()).unwrap();
     let told = refuse_contradiction(&store, &verdict).unwrap_err();
     assert_eq!(message, told.to_string());

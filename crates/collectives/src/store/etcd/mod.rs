@@ -36,7 +36,6 @@ use super::{
     Deadline, Store, StoreAccess, StoreError, StoreOptions, check_key, check_keys, check_value,
     resolve,
 };
-use crate::rendezvous::WaitListener;
 
 /// The longest value: etcd takes 1.5 MiB a request, with the key and all.
 const MAX_ETCD_VALUE_BYTES: usize = (1 << 20) + (1 << 18);
@@ -76,25 +75,13 @@ pub struct EtcdStore {
 
 impl EtcdStore {
     /// Joins the job at `address`, or makes it. Without a name there, the name is made from the token. Of the options,
-    /// the access and the timeout count.
+    /// the access, the timeout and `on_wait` count.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] when no member has answered in time, [`StoreError::Unauthenticated`] when a job of
     /// this name has another token, or certificates are not accepted, [`StoreError::Protocol`] when it is no etcd,
     /// [`StoreError::Invalid`] when there is neither a name nor a token, and when a file of the address cannot be read.
     pub fn connect(address: &EtcdAddress, options: &StoreOptions) -> Result<Self, StoreError> {
-        Self::connect_telling(address, options, WaitListener::default())
-    }
-
-    /// The same; `on_wait` learns that no member is reached, after ten seconds and then once per minute.
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect).
-    pub fn connect_telling(
-        address: &EtcdAddress,
-        options: &StoreOptions,
-        on_wait: WaitListener,
-    ) -> Result<Self, StoreError> {
         let deadline = Deadline::within(options.timeout);
         let job = match (address.job(), &options.access) {
             (Some(job), _) => job.to_owned(),
@@ -110,6 +97,7 @@ impl EtcdStore {
             }
         };
         let namespace = format!("everburn/{job}/");
+        let on_wait = options.on_wait.clone().unwrap_or_default();
         let gateway = Arc::new(Gateway::new(address, on_wait)?);
         let seal = Seal::new(&options.access);
         let lease = JobLease::join(&gateway, &namespace, &seal, deadline)?;

@@ -11,10 +11,9 @@ use super::connection::{Connection, Deadline, random_u64};
 use super::requests::{add_message, check_message, compare_message, key_message, keys_message};
 use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, opcode, put_string};
-use crate::rendezvous::WaitListener;
 use crate::store::{Store, StoreError, check_key, check_keys, check_value, semantics, user_key};
 
-/// The counter by which a server of PyTorch knows how many clients have come.
+/// The counter of clients that have come, for a server of PyTorch.
 const WORKER_COUNTER: &[u8] = b"init/";
 
 /// A [`Store`] served by a [`TcpStoreServer`](super::TcpStoreServer) or by PyTorch's `TCPStore`.
@@ -63,31 +62,18 @@ impl TcpStore {
     /// [`StoreError::Unauthenticated`] when its job token does not match [`StoreOptions::access`],
     /// [`StoreError::Invalid`] when `address` is not of the form `host:port`.
     pub fn connect(address: &str, options: StoreOptions) -> Result<Self, StoreError> {
-        Self::connect_telling(address, options, &WaitListener::default())
-    }
-
-    /// The same; `on_wait` learns that the store is not reached, after ten seconds and then once per minute.
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect).
-    pub fn connect_telling(
-        address: &str,
-        options: StoreOptions,
-        on_wait: &WaitListener,
-    ) -> Result<Self, StoreError> {
         let limit = options.timeout;
-        Self::connect_within(address, options, limit, on_wait)
+        Self::connect_within(address, options, limit)
     }
 
-    /// [`TcpStore::connect_telling`] with a deadline of its own.
+    /// [`TcpStore::connect`] with a deadline of its own.
     pub(crate) fn connect_within(
         address: &str,
         options: StoreOptions,
         limit: Duration,
-        on_wait: &WaitListener,
     ) -> Result<Self, StoreError> {
         let deadline = Deadline::within(limit);
-        let (server, connection) = connect(address, &options, deadline, on_wait)?;
+        let (server, connection) = connect(address, &options, deadline)?;
         let local = connection.local_addr().map(|local| local.ip());
         let store = Self {
             address: address.to_owned(),
@@ -98,7 +84,7 @@ impl TcpStore {
             idle: Mutex::default(),
             nobodys_value: nobodys_value(),
         };
-        // PyTorch's server waits for this when it was told how many clients to expect.
+        // PyTorch's server waits for this when it expects a number of clients.
         let message = add_message(WORKER_COUNTER, 1);
         store.ask("connect", deadline, &message, |connection| {
             connection.i64(deadline)
@@ -114,7 +100,7 @@ impl TcpStore {
 
     /// The value of `key` if it is there, in one round trip.
     ///
-    /// GET itself does not tell an absent key from an empty value (and a server of PyTorch's older
+    /// GET itself answers an absent key as an empty value (and a server of PyTorch's older
     /// kind drops whoever asks), so PyTorch's client sends WAIT before each GET. Comparing with a
     /// value that nobody stores answers both questions at once: it comes back only where the key
     /// is absent, and nothing is ever stored.

@@ -10,7 +10,7 @@ use everburn_auth::Key;
 use super::StoreOptions;
 use super::connection::{Connection, Deadline};
 use super::fault::Fault;
-use crate::rendezvous::{RanksAwaited, WaitListener};
+use crate::rendezvous::RanksAwaited;
 use crate::store::backoff::Backoff;
 use crate::store::{StoreError, split_address};
 use crate::wait_notice::WaitNotice;
@@ -38,12 +38,11 @@ const SILENT: &str = "connections are accepted and nothing answers: it is no sto
 const NO_STORE: &str = "it closed the connection during ten handshakes; it may be another service: \
                         check the port";
 
-/// Connects to `host:port`. Retries until the deadline passes: the server may start after its clients. `on_wait` learns of it.
+/// Connects to `host:port`. Retries until the deadline passes: the server may start after its clients.
 pub(super) fn connect(
     address: &str,
     options: &StoreOptions,
     deadline: Deadline,
-    on_wait: &WaitListener,
 ) -> Result<(SocketAddr, Connection), StoreError> {
     let (host, port) = split_address(address)?;
     let key = options.access.key();
@@ -118,6 +117,7 @@ pub(super) fn connect(
             return Err(unreachable(address, target, attempts, deadline, &last));
         }
         if notice.is_due(deadline.elapsed()) {
+            let on_wait = options.on_wait.clone().unwrap_or_default();
             on_wait.tell(&not_reached_yet(address, &fault, is_refused, left));
         }
         backoff.sleep(left);
@@ -154,8 +154,8 @@ fn unreachable(
         operation: "connect",
         reason: format!(
             "tried {attempts} times{target} in {:.1?}, last: {last}; check that rank 0 or the launcher has started the \
-             store, that it was started with the same host and port (MASTER_ADDR and MASTER_PORT, or `--rendezvous`): another \
-             port where one was taken, perhaps; and that no firewall is in between",
+             store, that it was started with the same host and port (MASTER_ADDR and MASTER_PORT, or \
+             `LaunchConfig::rendezvous`): another port where one was taken, perhaps; and that no firewall is in between",
             deadline.elapsed()
         ),
     }
@@ -215,18 +215,6 @@ fn is_open(candidate: SocketAddr, deadline: Deadline) -> bool {
 
 /// Whether the machine of a store at `address` (`host:port`) answers within `limit`, at all of its addresses, that nobody
 /// listens there: the store has ended, or has not begun.
-///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use std::net::TcpListener;
-/// use std::time::Duration;
-/// use everburn::collectives::store::nobody_listens;
-///
-/// let listener = TcpListener::bind("127.0.0.1:0")?;
-/// let address = listener.local_addr()?.to_string();
-/// assert!(!nobody_listens(&address, Duration::from_secs(1)));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[must_use]
 pub fn nobody_listens(address: &str, limit: Duration) -> bool {
     let deadline = Deadline::within(limit);

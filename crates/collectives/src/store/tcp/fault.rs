@@ -27,7 +27,7 @@ pub(crate) enum Fault {
     WrongSecret,
     #[error(
         "the store is open (like PyTorch's) and has no job token, and this process expects one of it; set \
-         EVERBURN_OPEN_STORE=1 here too (`--open-store` for Everburn's launcher), or correct the address"
+         EVERBURN_OPEN_STORE=1 here too (`LaunchConfig::open_store` for Everburn's launcher), or correct the address"
     )]
     OpenStore,
 }

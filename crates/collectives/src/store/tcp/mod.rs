@@ -32,6 +32,7 @@ pub use server::TcpStoreServer;
 pub use wire::AUTH_OPCODE;
 
 use super::DEFAULT_STORE_TIMEOUT;
+use crate::rendezvous::WaitListener;
 
 /// Who may use a store.
 ///
@@ -50,8 +51,8 @@ use super::DEFAULT_STORE_TIMEOUT;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreAccess {
-    /// The processes that know the secret of the job. Server and client prove to each other that
-    /// they know it before anything else is said, and the secret itself is not sent. What follows
+    /// The processes that have the secret of the job. Server and client prove to each other that
+    /// they have it before anything else is said, and the secret itself is not sent. What follows
     /// is not encrypted.
     Token(JobToken),
     /// Everybody who can reach the address, which on loopback is every user of the machine: they
@@ -61,7 +62,7 @@ pub enum StoreAccess {
 }
 
 impl StoreAccess {
-    /// The key that both sides of a connection know; `None` where the store is open.
+    /// The key of both sides of a connection; `None` where the store is open.
     fn key(&self) -> Option<Key> {
         match self {
             Self::Token(token) => Some(Self::key_of(token)),
@@ -93,6 +94,8 @@ pub struct StoreOptions {
     pub access: StoreAccess,
     /// Client: the deadline for connecting, and of operations that are given none.
     pub timeout: Duration,
+    /// Client: who learns that the store is not reached, after ten seconds and then once per minute; the log, if `None`.
+    pub on_wait: Option<WaitListener>,
     /// Server: how long a new connection may take to show that it is a client.
     pub handshake_timeout: Duration,
     /// Server: how long a client may take to send one request, or to take its reply.
@@ -125,6 +128,7 @@ impl StoreOptions {
         Self {
             access,
             timeout: DEFAULT_STORE_TIMEOUT,
+            on_wait: None,
             handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(60),
             max_connections,

@@ -1,8 +1,7 @@
 //! Tests of `quantized`.
 
-use everburn_collectives::group::GroupOptions;
-
 use super::*;
+use crate::test_ranks::on_ranks;
 
 /// Of very different magnitudes from block to block.
 fn contribution(rank: usize, length: usize) -> Vec<f32> {
@@ -11,18 +10,6 @@ fn contribution(rank: usize, length: usize) -> Vec<f32> {
         magnitude * ((index * 7 + rank * 13) as f32).sin()
     };
     (0..length).map(value).collect()
-}
-
-fn over_ranks<T: Send>(ranks: usize, run: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
-    let groups = ProcessGroup::over_threads(ranks, GroupOptions::default());
-    let run = &run;
-    std::thread::scope(|scope| {
-        let ranks = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || run(group)));
-        let ranks = ranks.collect::<Vec<_>>();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
 }
 
 const ALL: [Bits; 3] = [Bits::Eight, Bits::Four, Bits::Two];
@@ -38,7 +25,7 @@ fn a_sum_is_the_same_on_all_ranks_and_wrong_by_no_more_than_its_steps() {
         (3, 0),
     ];
     for (bits, (ranks, length)) in ALL.into_iter().flat_map(|bits| sizes.map(|it| (bits, it))) {
-        let results = over_ranks(ranks, |group| {
+        let results = on_ranks(ranks, |group| {
             let own = contribution(group.rank(), length);
             sum(&own, bits, &group).unwrap()
         });
@@ -114,7 +101,7 @@ fn what_is_rounded_away_is_shorter_than_what_was_given() {
 fn what_two_bits_have_rounded_away_comes_with_later_sums() {
     let length = 3 * BLOCK;
     let rounds = 200;
-    let results = over_ranks(2, |group| {
+    let results = on_ranks(2, |group| {
         let own = contribution(group.rank(), length);
         let mut owed = vec![0.0; length];
         let mut total = vec![0.0; length];
@@ -148,7 +135,7 @@ fn what_two_bits_have_rounded_away_comes_with_later_sums() {
 fn bytes_are_about_a_quarter_an_eighth_and_a_fifteenth() {
     let length = 100 * BLOCK;
     for (bits, block_bytes) in [(Bits::Eight, 260), (Bits::Four, 132), (Bits::Two, 68)] {
-        let results = over_ranks(4, |group| {
+        let results = on_ranks(4, |group| {
             let own = contribution(group.rank(), length);
             sum(&own, bits, &group).unwrap().bytes
         });
@@ -161,7 +148,7 @@ fn bytes_are_about_a_quarter_an_eighth_and_a_fifteenth() {
 fn what_is_no_number_breaks_its_block_on_all_ranks() {
     let broken = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
     for (bits, broken) in ALL.into_iter().flat_map(|bits| broken.map(|it| (bits, it))) {
-        let results = over_ranks(2, |group| {
+        let results = on_ranks(2, |group| {
             let mut own = contribution(group.rank(), 2 * BLOCK);
             if group.rank() == 1 {
                 own[BLOCK + 3] = broken;
@@ -178,7 +165,7 @@ fn what_is_no_number_breaks_its_block_on_all_ranks() {
 #[test]
 fn numbers_too_small_for_a_scale_wait_in_the_residual() {
     for bits in ALL {
-        let results = over_ranks(2, |group| {
+        let results = on_ranks(2, |group| {
             let own = vec![f32::MIN_POSITIVE; 3];
             sum(&own, bits, &group).unwrap()
         });

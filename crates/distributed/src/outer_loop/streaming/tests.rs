@@ -1,9 +1,9 @@
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
-use everburn_collectives::group::GroupOptions;
 
 use super::super::{OuterConfig, OuterOptimizer};
 use super::*;
+use crate::test_ranks::on_ranks;
 
 /// 1,024 weights and 2 biases, in fragments of 768 and of 258 numbers.
 fn outer(group: &ProcessGroup, config: OuterConfig) -> (OuterLoop, Linear) {
@@ -21,18 +21,6 @@ fn moved(outer: &OuterLoop, model: Linear, by: f32) -> Linear {
     outer.write(model, &numbers)
 }
 
-/// What `run` yields on each of two ranks.
-fn on_two_ranks<T: Send>(run: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
-    let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    let run = &run;
-    std::thread::scope(|scope| {
-        let ranks = groups.into_iter();
-        let ranks = ranks.map(|group| scope.spawn(move || run(group)));
-        let ranks = ranks.collect::<Vec<_>>();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
 #[test]
 fn a_fragment_moves_by_what_all_have_learnt_and_keeps_what_came_after() {
     let config = OuterConfig {
@@ -40,7 +28,7 @@ fn a_fragment_moves_by_what_all_have_learnt_and_keeps_what_came_after() {
         fragments: Some(2),
         ..OuterConfig::default()
     };
-    let results = on_two_ranks(|group| {
+    let results = on_ranks(2, |group| {
         let (mut outer, model) = outer(&group, config);
         let stream = OuterStream::start(&group).unwrap();
         // Rank 0 has gone down by 4 with one sample, rank 1 up by 4 with three: together up by 2.
@@ -74,7 +62,7 @@ fn what_comes_after_the_last_fragment_is_not_lost_at_an_outer_step() {
         fragments: Some(1),
         ..OuterConfig::default()
     };
-    let results = on_two_ranks(|group| {
+    let results = on_ranks(2, |group| {
         let (mut outer, model) = outer(&group, config);
         let stream = OuterStream::start(&group).unwrap();
         let model = moved(&outer, model, 2.0);
@@ -95,7 +83,7 @@ fn a_rank_that_is_gone_fails_the_exchange_and_is_named() {
         fragments: Some(2),
         ..OuterConfig::default()
     };
-    let results = on_two_ranks(|group| {
+    let results = on_ranks(2, |group| {
         let (mut outer, model) = outer(&group, config);
         let stream = OuterStream::start(&group).unwrap();
         if group.rank() == 1 {

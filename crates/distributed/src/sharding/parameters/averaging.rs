@@ -38,14 +38,17 @@ impl ParameterShards {
     ///
     /// # Errors
     /// [`DdpError::GradientNotFinite`], on all ranks, if the norm is not finite; [`DdpError::Collective`] if
-    /// the exchange fails.
+    /// the exchange fails; [`DdpError::Read`] if shards on a device cannot be read, which ends the group.
     pub fn average(&mut self, shards: GradientShards) -> Result<SyncedGradients, DdpError> {
         self.held.gradients = self.held.gradients.max(shards.num_bytes());
         let (mut norm, mut factor) = (None, 1.0);
         if let Some(max) = self.ddp.shared().config().max_gradient_norm {
-            // All ranks add up the same numbers in the same order.
-            let mut squares = shards.sums_of_squares()?;
             let group = self.ddp.group();
+            let squares = shards.sums_of_squares();
+            // The other ranks would wait for those of this one.
+            let squares = squares.inspect_err(|error| group.abort(error.to_string()));
+            // All ranks add up the same numbers in the same order.
+            let mut squares = squares?;
             group.all_reduce_in_place(&mut squares, ReduceOp::Sum)?;
             let squares = squares.into_iter().enumerate();
             let (found, clips) = total_norm(squares, self.ddp.parameters(), max)?;

@@ -1,4 +1,4 @@
-//! What ends a step, and what its ranks are notified.
+//! What ends a step, and the errors of its ranks.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,8 +8,8 @@ use burn::optim::SgdConfig;
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
-    Ddp, DdpConfig, DdpError, DeviceMemory, GradientShards, HostExchange, Lent, NcclExchange,
-    ParameterShards, ShardStage, Waits, share_of,
+    Ddp, DdpConfig, DdpError, DeviceCollective, DeviceExchange, DeviceMemory, GradientShards,
+    HostExchange, Lent, NcclExchange, ParameterShards, PendingTensor, ShardStage, Waits, share_of,
 };
 use everburn_distributed_fake::FakeMemory;
 
@@ -74,7 +74,6 @@ impl Case {
             model = updated.unwrap();
         }
         let model = shards.settle(model).unwrap();
-        ddp.settle().unwrap();
         ddp.verify_replicas(&model).unwrap();
         numbers(&parameters(&model.valid()))
     }
@@ -238,6 +237,56 @@ fn a_rank_that_cannot_gather_parameters_is_named_on_all() {
         assert!(error.contains("out of memory"), "{error}");
     }
     assert!(errors[0].contains("rank 1"), "{}", errors[0]);
+}
+
+/// An exchange whose failure is seen only where it is waited for.
+#[derive(Debug)]
+struct FailsLate(Arc<dyn DeviceExchange>);
+
+impl DeviceExchange for FailsLate {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingTensor>, DdpError> {
+        self.0.begin(bucket, numbers)
+    }
+
+    fn has_collectives(&self) -> bool {
+        self.0.has_collectives()
+    }
+
+    fn begin_collective(
+        &self,
+        collective: DeviceCollective,
+        numbers: Tensor<1>,
+    ) -> Result<Box<dyn PendingTensor>, DdpError> {
+        self.0.begin_collective(collective, numbers)
+    }
+
+    fn check(&self) -> Result<(), DdpError> {
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<(), DdpError> {
+        Err(DdpError::Gather("it did not come".to_string()))
+    }
+
+    fn abort(&self, reason: &str) {
+        self.0.abort(reason);
+    }
+}
+
+#[test]
+fn parameters_that_are_gathered_on_a_device_have_come_at_the_end() {
+    on_ranks(2, |rank| {
+        let exchange = Arc::new(FailsLate(rank.exchange(Way::Nccl)));
+        let (model, config) = (model(&Device::flex().autodiff()), GRADIENTS.config());
+        let (ddp, model) = Ddp::with_exchange(model, rank.group, config, exchange).unwrap();
+        let (mut shards, model) = ParameterShards::new(model, &ddp, None).unwrap();
+        let error = shards.settle(model).map(drop).unwrap_err().to_string();
+        assert!(error.contains("it did not come"), "{error}");
+    });
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{GradientBackend, Waits};
 use everburn_nccl_fake::FakeCluster;
-use everburn_train::{Trainer, TrainingConfig};
+use everburn_train::TrainingConfig;
 
 use super::{Job, config, failed, folder, model, sound};
 use crate::devices::connector;
+use crate::harness::ranks::alone;
 
 /// Without logical shards, which are added up in host memory.
 fn plain() -> TrainingConfig {
@@ -22,8 +22,7 @@ fn plain() -> TrainingConfig {
 #[test]
 fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
     let alone = {
-        let group = ProcessGroup::alone(GroupOptions::default());
-        let trainer = Trainer::new(plain(), group);
+        let trainer = alone(plain());
         let (_, report) = trainer.fit(model(), &sound()).unwrap();
         report.test_loss.unwrap()
     };
@@ -33,7 +32,7 @@ fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
         let folder = folder();
         let job = Job {
             exchange: Some(&exchange),
-            ..Job::new(folder.path(), (2, 3), plain())
+            ..Job::new(&folder, (2, 3), plain())
         };
         let results = job.three_ranks(failing, fails_at);
         for (slot, result) in results.iter().enumerate() {

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_distributed::{Ddp, DdpError, InitialValues, ShardStage};
+use everburn_distributed::{Ddp, DdpError, GradientBackend, InitialValues, ShardStage, Waits};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
+use everburn_nccl_fake::FakeCluster;
 use everburn_train::{
     Classification, Patterns, StateDictLayout, Supervised, TrainError, Trainer, TrainingConfig,
     load_state_dict_except, open_state_dict_except, save_state_dict,
@@ -15,6 +16,7 @@ use everburn_train::{
 
 use super::images;
 use super::training::{adam_w, with};
+use crate::devices::connector;
 use crate::harness::parameters::{drawn, filled, parameters};
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
@@ -155,8 +157,26 @@ fn values_that_cannot_be_read_are_named_and_whole_parameters_have_none() {
     let error = found.map(|_| ()).unwrap_err().to_string();
     let expected = "the first value of `fc2.weight` could not be read: the disk is gone";
     assert!(error.contains(expected), "{error}");
+    let config = config(ShardStage::Gradients);
     let group = ProcessGroup::alone(GroupOptions::default());
-    let config = config(ShardStage::Gradients).ddp;
-    let whole = Ddp::with_initial_values(built(), group, config, Arc::new(Broken));
+    let whole = Ddp::with_initial_values(built(), group, config.ddp, Arc::new(Broken));
     assert!(matches!(whole, Err(DdpError::Config(_))));
+    // By NCCL the ranks would learn without them.
+    let (data, cluster) = (images(300), Arc::new(FakeCluster::new(2)));
+    let refused = on_ranks(2, &config, None, |mut trainer| {
+        let rank = trainer.group.rank();
+        trainer.exchange = Some(connector(
+            &cluster,
+            rank,
+            GradientBackend::Nccl,
+            Waits::Device,
+        ));
+        trainer.initial_values = Some(Arc::new(Broken));
+        let model = Supervised::<_, Classification<4>>::of_blocks(drawn(built()));
+        trainer.fit(model, &data).map(|_| ()).unwrap_err()
+    });
+    for error in refused {
+        let expected = "only where parameters are sharded";
+        assert!(error.to_string().contains(expected), "{error}");
+    }
 }

@@ -30,8 +30,9 @@ fn report_of_a_late_rank(called_ago: u64) -> String {
 #[test]
 fn a_rank_that_comes_after_the_timeout_is_late_and_not_stuck() {
     let text = report_of_a_late_rank(1);
-    let late = "it came to barrier() (collective 7) 303.0 s after rank 0, and 3.0 s after --timeout (300 s) had passed: raise \
-                --timeout if steps may take so long, or look at what it did in step 5";
+    let late = "it came to barrier() (collective 7) 303.0 s after rank 0, and 3.0 s after \
+                `GroupOptions::timeout` (300 s) had passed: raise `GroupOptions::timeout` if steps may take \
+                so long, or look at what it did in step 5";
     assert!(text.contains(late), "{text}");
     assert!(!text.contains("stuck"), "{text}");
     let text = report_of_a_late_rank(6);

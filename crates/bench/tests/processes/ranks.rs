@@ -1,18 +1,21 @@
 //! The processes that `bench collectives` times: a store and ranks that take orders.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
+use everburn_tests::{DEADLINE, Everburn, TOKEN, holds_within};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_everburn-bench");
-const TOKEN: &str = "a token of the tests";
 
 /// A process that is ended with its value.
 struct Process {
     child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    /// Its lines.
+    output: Receiver<String>,
 }
 
 impl Process {
@@ -20,7 +23,12 @@ impl Process {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (tell, output) = channel();
+        thread::spawn(move || {
+            let mut lines = lines.map_while(Result::ok);
+            lines.try_for_each(|line| tell.send(line))
+        });
         Self {
             child,
             input,
@@ -34,15 +42,19 @@ impl Process {
     }
 
     fn answer(&mut self) -> Value {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
+        let line = self.output.recv_timeout(DEADLINE).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: `{line}`"))
     }
 
     /// Ends the input; the process has to end by itself.
     fn finish(mut self) {
         drop(self.input.take());
-        assert!(self.child.wait().unwrap().success());
+        let mut ended = None;
+        holds_within(DEADLINE, || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
     }
 }
 
@@ -122,14 +134,10 @@ fn ranks_answer_every_order_and_end_with_their_input() {
 
 #[test]
 fn names_that_are_none_are_refused_with_those_that_are() {
+    let folder = tempfile::tempdir().unwrap();
     for (flag, known) in [("--transport", "shm"), ("--algorithm", "ring")] {
-        let mut command = Command::new(PROGRAM);
-        let output = command
-            .args(["side", "collectives", flag, "pigeon"])
-            .output()
-            .unwrap();
-        assert!(!output.status.success());
-        let words = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(words.contains("pigeon") && words.contains(known), "{words}");
+        let side = ["side", "collectives", flag, "pigeon"];
+        let ended = Everburn::bench(folder.path(), side).run();
+        ended.failed_with(2, &["pigeon", known]);
     }
 }

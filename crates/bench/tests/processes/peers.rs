@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
-use everburn_tests::AssertContains;
+use everburn_tests::Everburn;
 
 /// A Python that has PyTorch, JAX not, and no compiler.
 const PYTHON: &str = "#!/bin/sh
@@ -18,7 +17,7 @@ esac
 #[test]
 fn a_peer_that_is_missing_is_refused_before_anything_is_measured() {
     let folder = tempfile::tempdir().unwrap();
-    let (python, rows) = (folder.path().join("python"), folder.path().join("rows"));
+    let python = folder.path().join("python");
     fs::write(&python, PYTHON).unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
     for (bench, peers, install) in [
@@ -35,18 +34,15 @@ fn a_peer_that_is_missing_is_refused_before_anything_is_measured() {
             "`apt install libopenmpi-dev openmpi-bin`",
         ),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_everburn-bench"));
-        command
-            .args(["bench", bench, "--against", peers, "--json"])
-            .arg(&rows)
+        let bench = ["bench", bench, "--against", peers, "--json", "rows"];
+        let ended = Everburn::bench(folder.path(), bench)
             .env("EVERBURN_PYTHON", &python)
             // Neither mpicc nor mpirun.
-            .env("PATH", folder.path());
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
+            .env("PATH", folder.path())
+            .run();
         let missing = peers.rsplit(',').next().unwrap();
-        said.assert_contains([format!("--against {missing}: ").as_str(), install]);
-        assert!(output.stdout.is_empty() && !rows.exists(), "{said}");
+        ended.failed_with(2, &[&format!("--against {missing}: "), install]);
+        assert!(ended.stdout.is_empty(), "{ended}");
+        assert!(!folder.path().join("rows").exists(), "{ended}");
     }
 }

@@ -1,22 +1,16 @@
 //! `bench scale` with two ranks: real jobs, from the command line to the file of rows.
 
-use std::process::Command;
-
+use everburn_tests::Everburn;
 use serde_json::Value;
 
 #[test]
 fn two_ranks_are_measured_beside_one_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("rows.json");
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_everburn-bench"));
-    bench
-        .args(["bench", "scale", "--ranks", "2", "--steps", "2", "--json"])
-        .arg(&file)
-        .env_remove("EVERBURN_BIN");
-    let output = bench.output().unwrap();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words}");
-    let rows: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let bench = ["bench", "scale", "--ranks", "2", "--steps", "2"];
+    let bench = Everburn::bench(folder.path(), bench).args(["--json", "rows.json"]);
+    bench.run().succeeded();
+    let rows = std::fs::read(folder.path().join("rows.json")).unwrap();
+    let rows: Value = serde_json::from_slice(&rows).unwrap();
     for (row, ranks) in [(&rows["alone"], 1), (&rows["rows"][0], 2)] {
         assert_eq!(row["ranks"], ranks);
         assert_eq!(row["same_bits"], true, "{row}");
