@@ -1,4 +1,4 @@
-//! One rank's NCCL and GPU, as a group calls them.
+//! One rank's NCCL and GPU, as a backend calls them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -291,12 +291,6 @@ impl DeviceCall {
         }
     }
 
-    /// The error of a call on what this rank has left.
-    #[must_use]
-    pub fn destroyed(&self) -> CollectiveError {
-        self.core.destroyed(&self.context())
-    }
-
     fn context(&self) -> OpContext {
         lock(&self.state).context
     }

@@ -6,7 +6,7 @@ use everburn_collectives::group::{Call, DType, Operation as Collective, ReduceOp
 
 use crate::foreign::DeviceBuffer;
 
-/// One call of this rank. Ranks in it are numbers in the group.
+/// One call of this rank. Ranks in it are numbers in the process group.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_nccl as nccl; }
