@@ -91,12 +91,12 @@ impl FakeGpu {
 
     /// Puts `operation` on its stream.
     fn launch(&self, communicator: usize, operation: Operation, stream: usize) -> Status {
-        let key = self.fabric.key(communicator, &operation);
-        let (Some(key), Ok(stream)) = (key, self.stream_of(stream)) else {
+        let number = self.fabric.next_number(communicator);
+        let (Some(number), Ok(stream)) = (number, self.stream_of(stream)) else {
             return Status::InvalidArgument;
         };
         let fabric = self.fabric.clone();
-        stream.give(move || fabric.exchange(communicator, key, &operation));
+        stream.give(move || fabric.exchange(communicator, number, &operation));
         Status::Success
     }
 

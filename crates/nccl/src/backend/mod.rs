@@ -120,19 +120,6 @@ impl NcclBackend {
         self.issue(Operation::AllReduce { buffer, op })
     }
 
-    /// Copies the numbers of rank `root` of the group to all others.
-    ///
-    /// # Errors
-    /// As [`NcclBackend::all_reduce`].
-    pub fn broadcast(
-        self: &Arc<Self>,
-        buffer: &DeviceBuffer,
-        root: usize,
-    ) -> Result<Work, CollectiveError> {
-        let buffer = buffer.clone();
-        self.issue(Operation::Broadcast { buffer, root })
-    }
-
     /// Combines all ranks' numbers and gives each rank its part: `send` has a part for each rank, in
     /// rank order. In place, `receive` is the rank's own part of `send`.
     ///
@@ -160,33 +147,6 @@ impl NcclBackend {
     ) -> Result<Work, CollectiveError> {
         let (send, receive) = (send.clone(), receive.clone());
         self.issue(Operation::AllGather { send, receive })
-    }
-
-    /// Sends numbers to rank `peer` of the group, which must receive as many of that type. It is over
-    /// when they have been taken: of two ranks that send to each other, one must receive first.
-    ///
-    /// # Errors
-    /// As [`NcclBackend::all_reduce`].
-    pub fn send(
-        self: &Arc<Self>,
-        buffer: &DeviceBuffer,
-        peer: usize,
-    ) -> Result<Work, CollectiveError> {
-        let buffer = buffer.clone();
-        self.issue(Operation::Send { buffer, peer })
-    }
-
-    /// Receives numbers from rank `peer` of the group.
-    ///
-    /// # Errors
-    /// As [`NcclBackend::all_reduce`].
-    pub fn recv(
-        self: &Arc<Self>,
-        buffer: &DeviceBuffer,
-        peer: usize,
-    ) -> Result<Work, CollectiveError> {
-        let buffer = buffer.clone();
-        self.issue(Operation::Receive { buffer, peer })
     }
 
     fn issue(self: &Arc<Self>, operation: Operation) -> Result<Work, CollectiveError> {

@@ -69,11 +69,8 @@ functions! {
         destroy: fn(Handle) -> c_int = "ncclCommDestroy";
         abort: fn(Handle) -> c_int = "ncclCommAbort";
         all_reduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclAllReduce";
-        broadcast: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclBroadcast";
         reduce_scatter: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclReduceScatter";
         all_gather: fn(*const c_void, *mut c_void, usize, c_int, Handle, Handle) -> c_int = "ncclAllGather";
-        send: fn(*const c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclSend";
-        receive: fn(*mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclRecv";
     }
 }
 
@@ -299,11 +296,6 @@ fn enqueue(
             // SAFETY: as above.
             unsafe { (calls.all_reduce)(at, at, buffer.len(), dtype, op, communicator, stream) }
         }
-        Operation::Broadcast { buffer, root } => {
-            let (at, root) = (pointer(buffer), number(*root));
-            // SAFETY: as above.
-            unsafe { (calls.broadcast)(at, at, buffer.len(), dtype, root, communicator, stream) }
-        }
         Operation::ReduceScatter { send, receive, op } => {
             let Some(op) = reduction(*op) else {
                 return Status::InvalidArgument;
@@ -316,16 +308,6 @@ fn enqueue(
             let (from, to) = (pointer(send), pointer(receive));
             // SAFETY: as above.
             unsafe { (calls.all_gather)(from, to, send.len(), dtype, communicator, stream) }
-        }
-        Operation::Send { buffer, peer } => {
-            let (at, peer) = (pointer(buffer), number(*peer));
-            // SAFETY: as above.
-            unsafe { (calls.send)(at, buffer.len(), dtype, peer, communicator, stream) }
-        }
-        Operation::Receive { buffer, peer } => {
-            let (at, peer) = (pointer(buffer), number(*peer));
-            // SAFETY: as above.
-            unsafe { (calls.receive)(at, buffer.len(), dtype, peer, communicator, stream) }
         }
     };
     Status::from_code(code)

@@ -26,15 +26,14 @@ fn a_rank_that_leaves_in_the_midst_tells_the_others() {
     let cluster = FakeCluster::new(2);
     let results = cluster.on_all_ranks(|nccl, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
-        let call = match rank {
-            // It waits for a message that nobody sends, and is dropped.
-            0 => {
-                drop(nccl.recv(&buffer, 1).unwrap());
-                return None;
-            }
-            _ => nccl.broadcast(&buffer, 0),
-        };
-        Some(error(call.and_then(everburn_nccl::Work::wait)))
+        if rank == 0 {
+            // The other rank never comes to it, and it is dropped.
+            drop(nccl.all_reduce(&buffer, ReduceOp::Sum).unwrap());
+            return None;
+        }
+        // No message comes: the wait ends with the group.
+        let message = nccl.process_group().recv::<u8>(0, 0);
+        Some(error(message.wait()))
     });
     let told = results.into_iter().flatten().next().unwrap();
     assert!(
@@ -43,7 +42,7 @@ fn a_rank_that_leaves_in_the_midst_tells_the_others() {
     );
     assert!(
         told.to_string()
-            .contains("dropped the NCCL backend while recv(f32, from 1, tag 0)"),
+            .contains("dropped the NCCL backend while all_reduce(f32[1], sum)"),
         "{told}"
     );
 }
