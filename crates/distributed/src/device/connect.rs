@@ -92,16 +92,6 @@ impl Connector {
         self.nccl = Some(Box::new(connect));
         self
     }
-
-    fn connect_nccl(&self, group: &ProcessGroup) -> Result<NcclExchange, DdpError> {
-        match &self.nccl {
-            Some(connect) => connect(group),
-            None => Err(DdpError::Backend {
-                wanted: self.wanted.to_string(),
-                reason: "this rank was not given NCCL".to_string(),
-            }),
-        }
-    }
 }
 
 impl ConnectExchange for Connector {
@@ -115,7 +105,13 @@ impl ConnectExchange for Connector {
         }
         *lock(&self.choice) = choice;
         Ok(match backend {
-            GradientBackend::Nccl => Some(Arc::new(self.connect_nccl(group)?)),
+            GradientBackend::Nccl => {
+                let connect = self.nccl.as_ref().ok_or_else(|| DdpError::Backend {
+                    wanted: self.wanted.to_string(),
+                    reason: "this rank was not given NCCL".to_string(),
+                })?;
+                Some(Arc::new(connect(group)?))
+            }
             GradientBackend::Host | GradientBackend::Auto => None,
         })
     }
