@@ -144,9 +144,9 @@ pub(crate) struct State {
 
 pub(crate) struct Core {
     pub(crate) api: Arc<dyn NcclApi>,
-    /// The ranks. It fails with NCCL, and NCCL with it.
+    /// The group whose backend it is. It fails with NCCL, and NCCL with it.
     pub(crate) group: ProcessGroup,
-    /// The same ranks once more, for the numbers, records and failures of NCCL's operations.
+    /// A sub-group of all its ranks, which numbers and records NCCL's operations.
     pub(crate) calls: ProcessGroup,
     pub(crate) stream: OwnedStream,
     pub(crate) communicator: TimedMutex<Option<Communicator>>,

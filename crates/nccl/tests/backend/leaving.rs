@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use everburn_collectives::group::{CollectiveError, ReduceOp};
 use everburn_nccl_fake::{FakeCluster, Fault};
-use everburn_tests::AssertContains;
 
 use crate::harness::{MOMENT, error};
 
