@@ -111,9 +111,9 @@ fn a_rank_that_does_not_come_is_named_with_the_step() {
     };
     let results = on_ranks_with(2, options, |rank| {
         let number = rank.number();
-        let group = rank.cluster.connect(number, &rank.group).unwrap();
+        let nccl = rank.cluster.connect(number, &rank.group).unwrap();
         let memory = Arc::new(FakeMemory::new(rank.cluster.clone(), number));
-        let exchange = Arc::new(NcclExchange::new(group, memory, Waits::Host));
+        let exchange = Arc::new(NcclExchange::new(nccl, memory, Waits::Host));
         let device = Device::flex().autodiff();
         let made = Ddp::with_exchange(
             model(&device),

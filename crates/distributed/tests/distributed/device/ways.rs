@@ -57,13 +57,13 @@ impl Rank {
         if way == Way::NcclOnOldDriver {
             self.cluster.inject(rank, Fault::OldDriver);
         }
-        let group = self.cluster.connect(rank, &self.group).unwrap();
+        let nccl = self.cluster.connect(rank, &self.group).unwrap();
         let waits = match way {
             Way::NcclAndHostWaits => Waits::Host,
             _ => Waits::Device,
         };
         let memory = Arc::new(FakeMemory::new(self.cluster.clone(), rank));
-        Arc::new(NcclExchange::new(group, memory, waits))
+        Arc::new(NcclExchange::new(nccl, memory, waits))
     }
 
     /// Replicas of [`model`] whose gradients travel so.

@@ -6,7 +6,7 @@ use everburn_collectives::group::{Call, DType, Operation as Collective, ReduceOp
 
 use crate::foreign::DeviceBuffer;
 
-/// One call of this rank. Ranks in it are numbers in the group.
+/// One call of this rank.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_nccl as nccl; }
@@ -27,13 +27,6 @@ pub enum Operation {
         /// How they are combined.
         op: ReduceOp,
     },
-    /// Copies one rank's numbers to all.
-    Broadcast {
-        /// The numbers.
-        buffer: DeviceBuffer,
-        /// The rank whose numbers are copied.
-        root: usize,
-    },
     /// Combines all ranks' numbers and gives each rank its part.
     ReduceScatter {
         /// A part for each rank.
@@ -50,20 +43,6 @@ pub enum Operation {
         /// Room for those of all ranks.
         receive: DeviceBuffer,
     },
-    /// Sends numbers to another rank.
-    Send {
-        /// The numbers.
-        buffer: DeviceBuffer,
-        /// The receiver.
-        peer: usize,
-    },
-    /// Receives numbers from another rank.
-    Receive {
-        /// Room for the numbers.
-        buffer: DeviceBuffer,
-        /// The sender.
-        peer: usize,
-    },
 }
 
 impl Operation {
@@ -73,36 +52,19 @@ impl Operation {
 
     /// As the group counts, records and names it.
     pub(crate) fn call(&self) -> Call {
-        let (dtype, length) = (self.dtype(), self.input().len());
-        let collective = |operation, op: Option<ReduceOp>, root: Option<usize>| {
-            Call::Collective(Signature {
-                operation,
-                dtype: Some(dtype),
-                length: Some(length as u64),
-                op,
-                root: root.map(|root| u32::try_from(root).unwrap_or(u32::MAX)),
-                algorithm: None,
-            })
+        let (operation, op) = match self {
+            Self::AllReduce { op, .. } => (Collective::AllReduce, Some(*op)),
+            Self::ReduceScatter { op, .. } => (Collective::ReduceScatter, Some(*op)),
+            Self::AllGather { .. } => (Collective::AllGather, None),
         };
-        match self {
-            Self::AllReduce { op, .. } => collective(Collective::AllReduce, Some(*op), None),
-            Self::Broadcast { root, .. } => collective(Collective::Broadcast, None, Some(*root)),
-            Self::ReduceScatter { op, .. } => {
-                collective(Collective::ReduceScatter, Some(*op), None)
-            }
-            Self::AllGather { .. } => collective(Collective::AllGather, None, None),
-            Self::Send { peer: to, .. } => Call::Send {
-                dtype,
-                length,
-                to: *to,
-                tag: 0,
-            },
-            Self::Receive { peer: from, .. } => Call::Recv {
-                dtype,
-                from: *from,
-                tag: 0,
-            },
-        }
+        Call::Collective(Signature {
+            operation,
+            dtype: Some(self.dtype()),
+            length: Some(self.input().len() as u64),
+            op,
+            root: None,
+            algorithm: None,
+        })
     }
 
     /// Whether there is nothing to move, on any rank that makes the same call.
@@ -113,10 +75,7 @@ impl Operation {
     fn input(&self) -> &DeviceBuffer {
         match self {
             Self::ReduceScatter { send, .. } | Self::AllGather { send, .. } => send,
-            Self::AllReduce { buffer, .. }
-            | Self::Broadcast { buffer, .. }
-            | Self::Send { buffer, .. }
-            | Self::Receive { buffer, .. } => buffer,
+            Self::AllReduce { buffer, .. } => buffer,
         }
     }
 
@@ -125,7 +84,7 @@ impl Operation {
             Self::ReduceScatter { send, receive, .. } | Self::AllGather { send, receive } => {
                 (send, Some(receive))
             }
-            _ => (self.input(), None),
+            Self::AllReduce { buffer, .. } => (buffer, None),
         }
     }
 
@@ -137,9 +96,6 @@ impl Operation {
             let (from, to) = (send.dtype(), receive.dtype());
             return Some(format!("it would write {from} into {to}"));
         }
-        if matches!(self, Self::Send { peer, .. } | Self::Receive { peer, .. } if *peer == rank) {
-            return Some("a rank exchanges nothing with itself".to_owned());
-        }
         self.wrong_lengths(world_size)
             .or_else(|| self.overlap(rank))
     }
@@ -148,7 +104,7 @@ impl Operation {
         let (shorter, longer, times) = match self {
             Self::ReduceScatter { send, receive, .. } => (receive, send, world_size),
             Self::AllGather { send, receive } => (send, receive, world_size),
-            _ => return None,
+            Self::AllReduce { .. } => return None,
         };
         if shorter.len().checked_mul(times) == Some(longer.len()) {
             return None;
@@ -222,11 +178,6 @@ mod tests {
             op: sum,
         };
         assert_eq!(fault(&wrong), "it would write f32 into i32");
-        let wrong = Operation::Send {
-            buffer: send.clone(),
-            peer: 1,
-        };
-        assert_eq!(fault(&wrong), "a rank exchanges nothing with itself");
         let wrong = Operation::ReduceScatter {
             send: send.clone(),
             receive: f32s(4100, 2),
@@ -267,11 +218,11 @@ mod tests {
 
     #[test]
     fn a_call_reads_as_it_was_made() {
-        let send = Operation::Send {
-            buffer: f32s(4096, 3),
-            peer: 2,
+        let gather = Operation::AllGather {
+            send: f32s(4096, 3),
+            receive: f32s(8192, 6),
         };
-        assert_eq!(send.to_string(), "send(f32[3], to 2, tag 0)");
+        assert_eq!(gather.to_string(), "all_gather(f32[3])");
         let sum = Operation::AllReduce {
             buffer: f32s(4096, 3),
             op: ReduceOp::Sum,

@@ -25,16 +25,16 @@ fn sums(size: usize, len: usize) -> Vec<f64> {
 
 fn every_operation<T: Number>(size: usize, len: usize) {
     let cluster = FakeCluster::new(size);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let own = || cluster.allocate::<T>(rank, &numbers(rank, len));
         let room = |len: usize| cluster.allocate::<T>(rank, &vec![T::narrow(9.0); len]);
 
         let reduced = own();
-        group.all_reduce(&reduced, ReduceOp::Sum)?.wait()?;
+        nccl.all_reduce(&reduced, ReduceOp::Sum)?.wait()?;
         assert_eq!(wide(&cluster.read::<T>(&reduced)), sums(size, len));
 
         let greatest = own();
-        group.all_reduce(&greatest, ReduceOp::Max)?.wait()?;
+        nccl.all_reduce(&greatest, ReduceOp::Max)?.wait()?;
         let expected = (0..len).map(|index| {
             (0..size)
                 .map(|rank| ((rank + index) % 5) as f64)
@@ -45,28 +45,18 @@ fn every_operation<T: Number>(size: usize, len: usize) {
             expected.collect::<Vec<_>>()
         );
 
-        for root in 0..size {
-            let buffer = own();
-            group.broadcast(&buffer, root)?.wait()?;
-            assert_eq!(
-                wide(&cluster.read::<T>(&buffer)),
-                wide(&numbers::<T>(root, len))
-            );
-        }
-
         let gathered = room(len * size);
-        group.all_gather(&own(), &gathered)?.wait()?;
+        nccl.all_gather(&own(), &gathered)?.wait()?;
         let all: Vec<T> = (0..size).flat_map(|rank| numbers(rank, len)).collect();
         assert_eq!(wide(&cluster.read::<T>(&gathered)), wide(&all));
 
         let part = room(len);
         let whole = cluster.allocate::<T>(rank, &numbers(rank, len * size));
-        group.reduce_scatter(&whole, &part, ReduceOp::Sum)?.wait()?;
+        nccl.reduce_scatter(&whole, &part, ReduceOp::Sum)?.wait()?;
         let expected = &sums(size, len * size)[rank * len..(rank + 1) * len];
         assert_eq!(wide(&cluster.read::<T>(&part)), expected);
 
-        group.check()?;
-        group.destroy()
+        nccl.check()
     });
     results.into_iter().for_each(|result| result.unwrap());
 }
@@ -91,40 +81,13 @@ fn every_type_of_number_travels() {
 }
 
 #[test]
-fn messages_go_round_the_ring() {
-    for size in [2, 4] {
-        let cluster = FakeCluster::new(size);
-        let results = cluster.on_all_ranks(|group, rank| {
-            let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
-            let mine = cluster.allocate(rank, &numbers::<f32>(rank, 12));
-            let theirs = cluster.allocate(rank, &[9f32; 12]);
-            for _ in 0..3 {
-                // Even ranks send first: NCCL's sends wait for their receivers.
-                let send = || group.send(&mine, next);
-                let recv = || group.recv(&theirs, last);
-                let works = match rank % 2 {
-                    0 => [send()?, recv()?],
-                    _ => [recv()?, send()?],
-                };
-                for work in works {
-                    work.wait()?;
-                }
-                assert_eq!(cluster.read::<f32>(&theirs), numbers::<f32>(last, 12));
-            }
-            Ok::<_, CollectiveError>(())
-        });
-        results.into_iter().for_each(|result| result.unwrap());
-    }
-}
-
-#[test]
 fn buckets_that_are_under_way_at_once_have_their_means() {
     let cluster = FakeCluster::new(4);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let buckets: Vec<_> = (1..40)
             .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, len)))
             .collect();
-        let reduce = |bucket| group.all_reduce(bucket, ReduceOp::Mean);
+        let reduce = |bucket| nccl.all_reduce(bucket, ReduceOp::Mean);
         let works: Vec<_> = buckets.iter().map(reduce).collect::<Result<_, _>>()?;
         for work in works {
             work.wait()?;
@@ -141,11 +104,11 @@ fn buckets_that_are_under_way_at_once_have_their_means() {
 #[test]
 fn in_place_a_ranks_part_lies_in_the_whole() {
     let cluster = FakeCluster::new(4);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let whole = cluster.allocate(rank, &[rank as f32; 8]);
         let own = whole.slice(2 * rank..2 * rank + 2).unwrap();
-        group.reduce_scatter(&whole, &own, ReduceOp::Sum)?.wait()?;
-        group.all_gather(&own, &whole)?.wait()?;
+        nccl.reduce_scatter(&whole, &own, ReduceOp::Sum)?.wait()?;
+        nccl.all_gather(&own, &whole)?.wait()?;
         Ok::<_, CollectiveError>(cluster.read::<f32>(&whole))
     });
     for whole in results {
@@ -156,9 +119,9 @@ fn in_place_a_ranks_part_lies_in_the_whole() {
 #[test]
 fn what_can_never_be_is_refused_and_the_group_stays_usable() {
     let cluster = FakeCluster::new(2);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let counts = cluster.allocate(rank, &[1i32, 2, 3]);
-        let refused = error(group.all_reduce(&counts, ReduceOp::Mean));
+        let refused = error(nccl.all_reduce(&counts, ReduceOp::Mean));
         assert_eq!(
             refused.to_string(),
             format!(
@@ -166,19 +129,7 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
                  sum and divide, or convert first; check the arguments of this call: nothing was sent"
             )
         );
-        let refused = error(group.broadcast(&counts, 2));
-        assert!(
-            refused
-                .to_string()
-                .contains("rank 2 does not exist in a group of 2")
-        );
-        let refused = error(group.send(&counts, rank));
-        assert!(
-            refused
-                .to_string()
-                .contains("exchanges nothing with itself")
-        );
-        group.all_reduce(&counts, ReduceOp::Sum)?.wait()?;
+        nccl.all_reduce(&counts, ReduceOp::Sum)?.wait()?;
         Ok::<_, CollectiveError>(cluster.read::<i32>(&counts))
     });
     for counts in results {
@@ -190,10 +141,10 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
 fn a_launch_that_connects_first_is_waited_for() {
     let cluster = FakeCluster::new(2);
     cluster.inject(1, Fault::LaunchTakes(Some(20)));
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
         for _ in 0..3 {
-            group.all_reduce(&buffer, ReduceOp::Sum)?.wait()?;
+            nccl.all_reduce(&buffer, ReduceOp::Sum)?.wait()?;
         }
         Ok::<_, CollectiveError>(cluster.read::<f32>(&buffer))
     });
@@ -234,15 +185,15 @@ proptest! {
         lengths in prop::collection::vec(0usize..300, 1..12),
     ) {
         let cluster = FakeCluster::new(size);
-        let results = cluster.on_all_ranks(|group, rank| {
+        let results = cluster.on_all_ranks(|nccl, rank| {
             let buckets: Vec<_> = lengths
                 .iter()
                 .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, *len)))
                 .collect();
             for bucket in &buckets {
-                let _ = group.all_reduce(bucket, ReduceOp::Sum)?;
+                let _ = nccl.all_reduce(bucket, ReduceOp::Sum)?;
             }
-            group.synchronize()?;
+            nccl.synchronize()?;
             let read = buckets.iter().map(|bucket| wide(&cluster.read::<f32>(bucket)));
             Ok::<_, CollectiveError>(read.collect::<Vec<_>>())
         });

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::group::CollectiveError;
 
-use super::Shared;
+use super::NcclBackend;
 use super::core::InFlightOperation;
 use super::timed_mutex::Backoff;
 
-/// How often a waiter asks NCCL how the communicator is; the group's own thread does so too.
+/// How often a waiter asks NCCL how the communicator is; the backend's own thread does so too.
 const ASKING: Duration = Duration::from_millis(10);
 
-/// An operation that this rank has put on the group's stream.
+/// An operation that this rank has put on the backend's stream.
 ///
 /// It continues whether or not it is waited for; dropping a `Work` does not cancel it. A `Work` keeps
-/// its group alive.
+/// its backend alive.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
@@ -24,9 +24,9 @@ const ASKING: Duration = Duration::from_millis(10);
 /// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);
-/// let group = cluster.alone();
+/// let nccl = cluster.alone();
 /// let gradients = cluster.allocate(0, &[1f32, 2.0]);
-/// let work = group.all_reduce(&gradients, ReduceOp::Mean)?;
+/// let work = nccl.all_reduce(&gradients, ReduceOp::Mean)?;
 /// // What the GPU is given from now on waits for it; this thread does not.
 /// work.hold_device()?;
 /// // Or this thread does.
@@ -36,19 +36,15 @@ const ASKING: Duration = Duration::from_millis(10);
 /// ```
 #[must_use = "an operation fails unseen unless it is waited for"]
 pub struct Work {
-    in_flight: Arc<InFlightOperation>,
-    shared: Arc<Shared>,
+    pub(super) in_flight: Arc<InFlightOperation>,
+    pub(super) backend: Arc<NcclBackend>,
 }
 
 impl Work {
-    pub(super) fn new(in_flight: Arc<InFlightOperation>, shared: Arc<Shared>) -> Self {
-        Self { in_flight, shared }
-    }
-
     /// Whether [`Work::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.shared.core.calls.failure().is_some() || self.in_flight.is_over().unwrap_or(true)
+        self.backend.core.calls.failure().is_some() || self.in_flight.is_over().unwrap_or(true)
     }
 
     /// Waits on this thread until the GPU has finished, for the group's timeout, which begins when the
@@ -57,7 +53,7 @@ impl Work {
     /// # Errors
     /// What happened to the operation; the group is unusable on all its ranks then.
     pub fn wait(self) -> Result<(), CollectiveError> {
-        let core = &self.shared.core;
+        let core = &self.backend.core;
         let call = &self.in_flight.call;
         let backoff = Backoff::new();
         let mut asked = Instant::now();
@@ -83,12 +79,10 @@ impl Work {
     /// thread does not.
     ///
     /// # Errors
-    /// [`CollectiveError::Invalid`] where the driver cannot ([`NcclGroup::orders_device`]), and what has
+    /// [`CollectiveError::Invalid`] where the driver cannot ([`NcclBackend::orders_device`]), and what has
     /// failed the group.
-    ///
-    /// [`NcclGroup::orders_device`]: crate::NcclGroup::orders_device
     pub fn hold_device(&self) -> Result<(), CollectiveError> {
-        let core = &self.shared.core;
+        let core = &self.backend.core;
         let call = &self.in_flight.call;
         core.check(call)?;
         if !core.api.orders_all() {

@@ -10,10 +10,10 @@ use everburn_collectives::sync::{lock, wait_until};
 
 use super::core::Core;
 
-/// How often operations in flight are looked at, and a group without any a fifth as often.
+/// How often operations in flight are looked at; without any, the group is looked at a fifth as often.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How long after a failure, or after the group is left, the GPU may take to be done with the
+/// How long after a failure, or after NCCL is left, the GPU may take to be done with the
 /// buffers; then they are never freed.
 const RELEASING: Duration = Duration::from_secs(10);
 
@@ -28,14 +28,11 @@ pub(crate) fn supervise(core: &Arc<Core>) {
             false => TICK,
         };
         let (state, _) = wait_until(&core.changed, state, Instant::now() + tick);
-        let (closing, left, idle) = (state.closing, state.left, state.under_way.is_empty());
+        let (closing, idle) = (state.closing, state.under_way.is_empty());
         drop(state);
         if closing && (idle || expired(&mut closed_at)) {
             leave_the_rest(core);
             return;
-        }
-        if left {
-            continue;
         }
         if has_failed {
             // The buffers of what the abort has ended are released. An error of the GPU has been logged.

@@ -1,4 +1,4 @@
-//! How operations get on the group's stream.
+//! How operations get on the backend's stream.
 //!
 //! One thread at a time: all ranks issue the same operations in the same order, and the stream keeps
 //! it. The first operation between two ranks may have to connect them; then NCCL answers that it is
@@ -83,7 +83,7 @@ impl Core {
 
     /// `in_flight` failed on its way, and something of it may be on the stream. Once NCCL has aborted,
     /// nothing is added, and the buffers go when the stream has come to its end. Else they stay with
-    /// the record, which the group's thread never frees.
+    /// the record, which the backend's thread never frees.
     fn let_go(&self, in_flight: &InFlightOperation) {
         if !self.aborted.load(Ordering::Acquire) {
             return;

@@ -1,42 +1,29 @@
-//! How a rank leaves a group: in good order where that ends in time, else by an abort.
+//! How a rank leaves NCCL: in good order where that ends in time, else by an abort.
 
 use std::time::{Duration, Instant};
 
-use everburn_collectives::group::{Call, CollectiveError};
+use everburn_collectives::group::Call;
 use everburn_collectives::sync::lock;
 
-use super::Shared;
+use super::NcclBackend;
 use super::core::{Core, NO_ANSWER};
 use super::status::Status;
 use super::timed_mutex::{Backoff, bounded};
 
-/// How long dropping a group waits for what is under way and for NCCL to finish.
+/// How long the drop waits for what is under way and for NCCL to finish.
 const DROPPING: Duration = Duration::from_secs(2);
 
 impl Core {
-    /// Waits until what is under way is over, then has NCCL give everything back.
-    pub(super) fn leave(&self) -> Result<(), CollectiveError> {
-        let call = self.calls.device_call(Call::Named("destroy"));
-        if lock(&self.state).left {
-            return Ok(());
-        }
-        self.drain(&call, None)?;
-        let given_back = self.give_back(self.calls.timeout());
-        given_back.map_err(|reason| call.fail(reason))
-    }
-
-    /// Has NCCL finish within `limit`, or aborts it: why, then. The group is left in any case.
-    fn give_back(&self, limit: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + limit;
+    /// Has NCCL finish and give everything back within [`DROPPING`], or aborts it: why, then.
+    fn give_back(&self) -> Result<(), String> {
+        let deadline = Instant::now() + DROPPING;
         let Some(mut slot) = self.communicator.take_until(deadline) else {
             return Err(NO_ANSWER.to_owned());
         };
         let Some(communicator) = slot.take() else {
             return Ok(());
         };
-        lock(&self.state).left = true;
         drop(slot);
-        self.changed.notify_all();
         let backoff = Backoff::new();
         let mut status = self.api.finalize(&communicator);
         while status == Status::InProgress && Instant::now() < deadline {
@@ -45,15 +32,10 @@ impl Core {
         }
         let finalized = status == Status::Success;
         let api = self.api.clone();
-        let left = deadline.saturating_duration_since(Instant::now());
-        let ended = bounded(
-            "everburn-nccl-end",
-            left.max(DROPPING),
-            move || match finalized {
-                true => api.destroy(communicator),
-                false => api.abort(communicator),
-            },
-        );
+        let ended = bounded("everburn-nccl-end", DROPPING, move || match finalized {
+            true => api.destroy(communicator),
+            false => api.abort(communicator),
+        });
         match (finalized, ended) {
             (true, Some(_)) => Ok(()),
             (false, _) if !status.is_well() => Err(status.describe(&self.api.last_error())),
@@ -62,7 +44,7 @@ impl Core {
     }
 }
 
-impl Drop for Shared {
+impl Drop for NcclBackend {
     /// Nobody waits for ever: what does not end within two seconds is aborted, and with it the process group, for the
     /// others would wait for it.
     fn drop(&mut self) {
@@ -73,12 +55,12 @@ impl Drop for Shared {
             core.abort_communicator();
         } else if let Ok(is_over) = core.drain(&call, Some(Instant::now() + DROPPING)) {
             if is_over {
-                if let Err(reason) = core.give_back(DROPPING) {
-                    tracing::warn!("the NCCL group is left: {reason}");
+                if let Err(reason) = core.give_back() {
+                    tracing::warn!("NCCL is left without a proper end: {reason}");
                 }
             } else if let Some(front) = core.front() {
                 core.group.abort(format!(
-                    "this rank has dropped the NCCL group while {} was under way",
+                    "this rank has dropped the NCCL backend while {} was under way",
                     front.call
                 ));
                 core.abort_communicator();

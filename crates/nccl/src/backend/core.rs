@@ -1,4 +1,4 @@
-//! The state shared by a group's handle, its operations in flight and its thread.
+//! The state shared by the backend's handle, its operations in flight and its thread.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,17 +138,15 @@ impl InFlightOperation {
 pub(crate) struct State {
     /// In the order of issue, which is that of the stream.
     pub(crate) under_way: VecDeque<Arc<InFlightOperation>>,
-    /// This rank has left the group in good order.
-    pub(crate) left: bool,
-    /// The group's thread must end.
+    /// The backend's thread must end.
     pub(crate) closing: bool,
 }
 
 pub(crate) struct Core {
     pub(crate) api: Arc<dyn NcclApi>,
-    /// The ranks. It fails with NCCL, and NCCL with it.
+    /// The group whose backend it is. It fails with NCCL, and NCCL with it.
     pub(crate) group: ProcessGroup,
-    /// The same ranks once more, for the numbers, records and failures of NCCL's operations.
+    /// A sub-group of all its ranks, which numbers and records NCCL's operations.
     pub(crate) calls: ProcessGroup,
     pub(crate) stream: OwnedStream,
     pub(crate) communicator: TimedMutex<Option<Communicator>>,
@@ -188,11 +186,8 @@ impl Core {
         lock(&self.state).under_way.front().cloned()
     }
 
-    /// Refuses `call` on a group that has failed or been left. Does not wait.
+    /// Refuses `call` on a group that has failed. Does not wait.
     pub(crate) fn check(&self, call: &DeviceCall) -> Result<(), CollectiveError> {
-        if lock(&self.state).left {
-            return Err(call.destroyed());
-        }
         call.check().map_err(|error| self.failed(error))
     }
 

@@ -1,4 +1,4 @@
-//! How ranks become a group, and what is said when they do not.
+//! How ranks are connected, and what is said when they are not.
 
 use std::time::Duration;
 
@@ -50,11 +50,11 @@ fn errors_name_ranks_of_the_job() {
             scope.spawn(move || {
                 // Ranks 1 and 2 of the job are a group of their own.
                 let pair = world.subgroup(&[1, 2]).unwrap()?;
-                let group = cluster.connect(world.rank(), &pair).unwrap();
+                let nccl = cluster.connect(world.rank(), &pair).unwrap();
                 pair.barrier().wait().unwrap();
                 let buffer = cluster.allocate(world.rank(), &[1f32]);
                 let op = everburn_collectives::group::ReduceOp::Sum;
-                let told = group
+                let told = nccl
                     .all_reduce(&buffer, op)
                     .and_then(everburn_nccl::Work::wait);
                 Some(error(told))
@@ -146,12 +146,12 @@ fn what_a_rank_has_not_is_named_by_all_and_the_process_group_continues() {
 }
 
 #[test]
-fn a_group_is_connected_again_after_it_was_left() {
+fn a_group_is_connected_again_after_its_backend_was_left() {
     let cluster = FakeCluster::new(2);
     let over = Meeting::of(2);
     let results = cluster.on_all_ranks(|first, rank| {
         let host = first.process_group().clone();
-        first.destroy()?;
+        drop(first);
         let again = cluster.connect(rank, &host)?;
         again.check()?;
         over.wait();

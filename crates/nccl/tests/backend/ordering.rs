@@ -16,7 +16,7 @@ use crate::harness::{GENEROUS, Gate, error};
 #[test]
 fn what_the_device_was_given_before_is_waited_for_and_what_comes_behind_waits() {
     let cluster = FakeCluster::new(2);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let (before, behind) = (cluster.compute_stream(rank), cluster.compute_stream(rank));
         let gradients = cluster.allocate(rank, &[0f32; 3]);
         let update = cluster.allocate(rank, &[-1f32; 3]);
@@ -28,7 +28,7 @@ fn what_the_device_was_given_before_is_waited_for_and_what_comes_behind_waits() 
             cluster.writer(&gradients, &[1f32, 2.0, rank as f32]),
         );
 
-        let work = group.all_reduce(&gradients, ReduceOp::Sum)?;
+        let work = nccl.all_reduce(&gradients, ReduceOp::Sum)?;
         work.hold_device()?;
         cluster.launch(rank, behind, cluster.copier(&gradients, &update));
         // All is asked for, and nothing has happened.
@@ -51,10 +51,10 @@ fn what_the_device_was_given_before_is_waited_for_and_what_comes_behind_waits() 
 fn with_a_driver_that_cannot_order_all_the_host_waits() {
     let cluster = FakeCluster::new(1);
     cluster.inject(0, Fault::OldDriver);
-    let group = cluster.alone();
-    assert!(!group.orders_device());
+    let nccl = cluster.alone();
+    assert!(!nccl.orders_device());
     let buffer = cluster.allocate(0, &[1f32]);
-    let work = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
+    let work = nccl.all_reduce(&buffer, ReduceOp::Sum).unwrap();
     let refused = error(work.hold_device());
     assert!(
         matches!(refused, CollectiveError::Invalid { .. }),
@@ -70,12 +70,12 @@ fn with_a_driver_that_cannot_order_all_the_host_waits() {
 #[test]
 fn operations_run_in_the_order_of_issue_without_being_waited_for() {
     let cluster = FakeCluster::new(2);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
         for _ in 0..10 {
-            let _ = group.all_reduce(&buffer, ReduceOp::Sum)?;
+            let _ = nccl.all_reduce(&buffer, ReduceOp::Sum)?;
         }
-        group.synchronize()?;
+        nccl.synchronize()?;
         Ok::<_, CollectiveError>(cluster.read::<f32>(&buffer))
     });
     for buffer in results {
@@ -86,13 +86,13 @@ fn operations_run_in_the_order_of_issue_without_being_waited_for() {
 #[test]
 fn the_owner_of_a_buffer_is_let_go_when_the_gpu_has_finished_and_not_before() {
     let cluster = FakeCluster::new(1);
-    let group = cluster.alone();
+    let nccl = cluster.alone();
     let owner = Arc::new(());
     let compute = cluster.compute_stream(0);
     let mut gate = Gate::new();
     cluster.launch(0, compute, gate.kernel());
     let buffer = cluster.allocate_for(0, &[1f32], owner.clone());
-    let work = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
+    let work = nccl.all_reduce(&buffer, ReduceOp::Sum).unwrap();
     drop(buffer);
     assert_eq!(Arc::strong_count(&owner), 2);
     gate.open();
@@ -117,7 +117,7 @@ fn whoever_has_waited_finds_the_owner_let_go_though_another_thread_does_it() {
         }
     }
     let cluster = FakeCluster::new(1);
-    let group = cluster.alone();
+    let nccl = cluster.alone();
     let (begins, begun) = channel();
     let gone = Arc::new(AtomicBool::new(false));
     let owner = Slow {
@@ -125,9 +125,9 @@ fn whoever_has_waited_finds_the_owner_let_go_though_another_thread_does_it() {
         gone: gone.clone(),
     };
     let buffer = cluster.allocate_for(0, &[1f32], owner);
-    let work = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
+    let work = nccl.all_reduce(&buffer, ReduceOp::Sum).unwrap();
     drop(buffer);
-    // The group's own thread finds that the operation is over.
+    // The backend's own thread finds that the operation is over.
     begun.recv_timeout(GENEROUS).unwrap();
     work.wait().unwrap();
     assert!(gone.load(Ordering::Acquire));
@@ -146,14 +146,14 @@ impl Drop for Owner {
 #[test]
 fn buffers_of_a_call_that_fails_after_it_was_queued_are_held_until_the_stream_is_past_it() {
     let cluster = FakeCluster::new(1);
-    let group = cluster.alone();
+    let nccl = cluster.alone();
     let (sender, gone) = channel();
     let buffer = cluster.allocate_for(0, &[1f32], Owner(sender));
     let before = cluster.compute_stream(0);
     let mut gate = Gate::new();
     cluster.launch(0, before, gate.kernel());
     cluster.inject(0, Fault::EnqueueFailsLate(Status::InternalError));
-    let told = error(group.all_reduce(&buffer, ReduceOp::Sum));
+    let told = error(nccl.all_reduce(&buffer, ReduceOp::Sum));
     assert!(told.to_string().contains("ncclInternalError"), "{told}");
     drop(buffer);
     // The stream still waits for the kernel, and has the operation after it.
@@ -165,11 +165,11 @@ fn buffers_of_a_call_that_fails_after_it_was_queued_are_held_until_the_stream_is
 #[test]
 fn buffers_stay_where_the_end_of_an_operation_that_was_queued_cannot_be_seen() {
     let cluster = FakeCluster::new(1);
-    let group = cluster.alone();
+    let nccl = cluster.alone();
     let (sender, gone) = channel();
     let buffer = cluster.allocate_for(0, &[1f32], Owner(sender));
     cluster.inject(0, Fault::RecordFails);
-    let told = error(group.all_reduce(&buffer, ReduceOp::Sum));
+    let told = error(nccl.all_reduce(&buffer, ReduceOp::Sum));
     assert!(told.to_string().contains("cuEventRecord"), "{told}");
     drop(buffer);
     assert_eq!(gone.try_recv(), Err(TryRecvError::Empty));
@@ -178,12 +178,12 @@ fn buffers_stay_where_the_end_of_an_operation_that_was_queued_cannot_be_seen() {
 #[test]
 fn buffers_of_a_call_that_never_reaches_the_stream_are_given_back_after_the_abort() {
     let cluster = FakeCluster::new(1);
-    let group = cluster.alone();
+    let nccl = cluster.alone();
     let (sender, gone) = channel();
     let buffer = cluster.allocate_for(0, &[1f32], Owner(sender));
     cluster.inject(0, Fault::EnqueueFails(Status::InvalidArgument));
-    error(group.all_reduce(&buffer, ReduceOp::Sum));
+    error(nccl.all_reduce(&buffer, ReduceOp::Sum));
     drop(buffer);
     gone.recv_timeout(GENEROUS).unwrap();
-    drop(group);
+    drop(nccl);
 }

@@ -1,4 +1,4 @@
-//! Groups over the fake: ranks as threads, memory of the host, faults on request.
+//! The backend over the fake: ranks as threads, memory of the host, faults on request.
 
 mod connecting;
 mod deadlines;

@@ -16,10 +16,13 @@ use super::owned::OwnedStream;
 use super::status::Status;
 use super::timed_mutex::Backoff;
 use crate::api::{NcclApi, UniqueId};
+use crate::error::LibraryError;
 use crate::version::NcclVersion;
 
 /// What errors call it.
 const CONNECT: &str = "connect(nccl)";
+
+const ONE_ADDRESS: &str = "NCCL_COMM_ID is set, which has all groups meet at one address; unset it";
 
 /// The longest reason of another rank that is shown.
 const LONGEST_REASON: usize = 1000;
@@ -47,12 +50,15 @@ impl Announcement {
     }
 }
 
-/// What a rank needs for its group, and NCCL's unique id: the answer is an error on all ranks of `group` or on none.
+/// What a rank needs for its backend, and NCCL's unique id: the answer is an error on all ranks of `group` or on none.
 pub(super) fn agree(
-    api: Result<Arc<dyn NcclApi>, String>,
+    api: Result<Arc<dyn NcclApi>, LibraryError>,
     group: &ProcessGroup,
 ) -> Result<(Arc<dyn NcclApi>, OwnedStream, UniqueId), CollectiveError> {
-    let made = api.and_then(|api| {
+    let made = api.map_err(|error| error.to_string()).and_then(|api| {
+        if group.world_size() > 1 && std::env::var_os("NCCL_COMM_ID").is_some() {
+            return Err(ONE_ADDRESS.to_owned());
+        }
         let stream = OwnedStream::new(&api).map_err(|error| error.to_string())?;
         let announcement = Announcement::of(&*api, group.rank())?;
         Ok((api, stream, announcement))

@@ -1,4 +1,4 @@
-//! What the tests of groups share.
+//! What the tests of the backend share.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;

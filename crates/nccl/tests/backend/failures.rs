@@ -1,9 +1,10 @@
 //! One rank's failure reaches the others, and a group that has failed says so.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use everburn_collectives::group::{CollectiveError, ReduceOp};
-use everburn_nccl::{NcclGroup, Status, Work};
+use everburn_nccl::{NcclBackend, Status, Work};
 use everburn_nccl_fake::{FakeCluster, Fault};
 use everburn_tests::AssertContains;
 
@@ -13,18 +14,18 @@ use crate::harness::{GENEROUS, MOMENT, Meeting, error};
 fn others_are_told(
     cluster: &FakeCluster,
     size: usize,
-    deed: impl Fn(NcclGroup) + Sync,
+    deed: impl Fn(Arc<NcclBackend>) + Sync,
 ) -> Vec<CollectiveError> {
     let last = size - 1;
     let connected = Meeting::of(size);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         connected.wait();
         if rank == last {
-            deed(group);
+            deed(nccl);
             return None;
         }
         let buffer = cluster.allocate(rank, &[1f32; 16]);
-        let work = group.all_reduce(&buffer, ReduceOp::Sum);
+        let work = nccl.all_reduce(&buffer, ReduceOp::Sum);
         Some(error(work.and_then(Work::wait)))
     });
     results.into_iter().flatten().collect()
@@ -34,9 +35,9 @@ fn others_are_told(
 fn a_rank_that_gives_up_ends_all_at_once_with_its_reason() {
     for size in [2, 4] {
         let cluster = FakeCluster::new(size);
-        let told = others_are_told(&cluster, size, |group| {
-            group.process_group().abort("the loss is not a number");
-            let own = error(group.check()).to_string();
+        let told = others_are_told(&cluster, size, |nccl| {
+            nccl.process_group().abort("the loss is not a number");
+            let own = error(nccl.check()).to_string();
             own.assert_contains(["the loss is not a number"]);
         });
         assert_eq!(told.len(), size - 1);
@@ -55,9 +56,9 @@ fn a_rank_that_gives_up_ends_all_at_once_with_its_reason() {
 #[test]
 fn a_rank_that_panics_ends_all() {
     let cluster = FakeCluster::new(2);
-    let told = others_are_told(&cluster, 2, |group| {
+    let told = others_are_told(&cluster, 2, |nccl| {
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _group = group;
+            let _nccl = nccl;
             // Without the message of a panic, which a test that passes should not print.
             std::panic::resume_unwind(Box::new(()));
         }));
@@ -73,9 +74,9 @@ fn a_rank_that_is_killed_is_named_by_its_connection() {
     // Whether NCCL notices it or not.
     for noticed in [true, false] {
         let cluster = FakeCluster::new(4);
-        let told = others_are_told(&cluster, 4, |group| {
+        let told = others_are_told(&cluster, 4, |nccl| {
             cluster.kill(3, noticed);
-            group.process_group().sever();
+            nccl.process_group().sever();
         });
         assert_eq!(told.len(), 3);
         for told in &told {
@@ -90,18 +91,16 @@ fn a_rank_that_is_killed_is_named_by_its_connection() {
 #[test]
 fn use_after_an_abort_says_why_at_once() {
     let cluster = FakeCluster::new(1);
-    let group = cluster.alone();
+    let nccl = cluster.alone();
     let buffer = cluster.allocate(0, &[1f32]);
-    let before = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
-    group.process_group().abort("enough");
+    let before = nccl.all_reduce(&buffer, ReduceOp::Sum).unwrap();
+    nccl.process_group().abort("enough");
     let calls = [
-        group.all_reduce(&buffer, ReduceOp::Sum).map(|_| ()),
-        group.broadcast(&buffer, 0).map(|_| ()),
-        group.check(),
-        group.synchronize(),
+        nccl.all_reduce(&buffer, ReduceOp::Sum).map(|_| ()),
+        nccl.check(),
+        nccl.synchronize(),
         before.hold_device(),
         before.wait(),
-        group.clone().destroy(),
     ];
     for told in calls {
         let told = error(told);
@@ -117,10 +116,10 @@ fn use_after_an_abort_says_why_at_once() {
 fn nccls_refusal_of_an_operation_ends_all_ranks() {
     let cluster = FakeCluster::new(2);
     cluster.inject(1, Fault::EnqueueFails(Status::InvalidArgument));
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
-        group.process_group().set_step(3);
-        group.all_reduce(&buffer, ReduceOp::Sum)?.wait()
+        nccl.process_group().set_step(3);
+        nccl.all_reduce(&buffer, ReduceOp::Sum)?.wait()
     });
     let told: Vec<_> = results.into_iter().map(error).collect();
     let text = told[1].to_string();
@@ -140,16 +139,16 @@ fn nccls_refusal_of_an_operation_ends_all_ranks() {
 fn a_failed_gpu_is_told_with_cudas_name_for_it() {
     let cluster = FakeCluster::new(2);
     let ready = Meeting::of(2);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let results = cluster.on_all_ranks(|nccl, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
         ready.wait();
         if rank == 1 {
             cluster.inject(1, Fault::GpuFails);
         }
-        group.all_reduce(&buffer, ReduceOp::Sum)?.wait()?;
+        nccl.all_reduce(&buffer, ReduceOp::Sum)?.wait()?;
         // Rank 0's may be over before it hears of it.
         loop {
-            group.check()?;
+            nccl.check()?;
             std::thread::yield_now();
         }
         #[allow(unreachable_code)]
@@ -169,23 +168,23 @@ fn a_failed_gpu_is_told_with_cudas_name_for_it() {
 fn an_abort_that_hangs_holds_nobody_for_ever() {
     let cluster = FakeCluster::new(1);
     cluster.inject(0, Fault::AbortHangs);
-    let group = cluster.alone_within(MOMENT);
-    group.process_group().abort("enough");
-    assert!(error(group.check()).to_string().contains("enough"));
+    let nccl = cluster.alone_within(MOMENT);
+    nccl.process_group().abort("enough");
+    assert!(error(nccl.check()).to_string().contains("enough"));
 }
 
 #[test]
 fn the_process_group_and_nccl_fail_together() {
     let cluster = FakeCluster::new(2);
     let ready = Meeting::of(2);
-    cluster.on_all_ranks(|group, rank| {
-        let host = group.process_group().clone();
+    cluster.on_all_ranks(|nccl, rank| {
+        let host = nccl.process_group().clone();
         let buffer = cluster.allocate(rank, &[1f32]);
         ready.wait();
         if rank == 1 {
             cluster.inject(1, Fault::AsyncError(Status::UnhandledCudaError));
         }
-        let work = group.all_reduce(&buffer, ReduceOp::Sum);
+        let work = nccl.all_reduce(&buffer, ReduceOp::Sum);
         let told = work.and_then(Work::wait);
         // That of rank 0 may be over before it hears of it.
         let noticed = host.recv::<u8>(1 - rank, 0).wait().unwrap_err();
@@ -208,9 +207,9 @@ fn the_process_group_and_nccl_fail_together() {
         }
         let reason = host.failure().unwrap().reason;
         reason.assert_contains(["ncclUnhandledCudaError"]);
-        // The group of the GPUs hears of it from the process group.
+        // NCCL hears of it from the process group.
         let deadline = Instant::now() + GENEROUS;
-        while group.check().is_ok() {
+        while nccl.check().is_ok() {
             assert!(Instant::now() < deadline, "{reason}");
             std::thread::yield_now();
         }
