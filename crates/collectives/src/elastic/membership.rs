@@ -242,12 +242,16 @@ impl Membership {
         store
             .set(&keys::joined(number, me.slot), &own)
             .map_err(failed)?;
-        let place = store.add(&keys::waiting(number), 1).map_err(failed)?;
-        let place = usize::try_from(place).unwrap_or(usize::MAX);
+        let waiting = keys::waiting(number);
+        // Who counts waits for the others who count.
+        let place = match self.options.max > SLOTS {
+            true => usize::try_from(store.add(&waiting, 1).map_err(failed)?).ok(),
+            false => store.set(&waiting, b"1").map(|()| None).map_err(failed)?,
+        };
         let began = runtime::now();
         let mut broken_since = None;
         let mut notice = WaitNotice::new();
-        if self.options.max > SLOTS && place > 1 && place < expected {
+        if let Some(place) = place.filter(|place| (2..expected).contains(place)) {
             // Others are still to come, and one looks already. Each look reads all slots.
             self.wait_for_close(place, number).map_err(failed)?;
         }
@@ -291,13 +295,8 @@ impl Membership {
                     self.on_wait.tell(&awaited);
                 }
             }
-            let turn = match self.options.max > SLOTS {
-                true => place,
-                false => {
-                    let present = assessment.present.iter();
-                    present.filter(|it| it.slot < me.slot).count() + 1
-                }
-            };
+            let earlier = assessment.present.iter();
+            let turn = place.unwrap_or_else(|| earlier.filter(|it| it.slot < me.slot).count() + 1);
             self.wait_for_close(turn, number).map_err(failed)?;
         }
     }

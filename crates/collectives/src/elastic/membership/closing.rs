@@ -12,8 +12,8 @@ use crate::sync::lock;
 /// round itself, so this delay matters only when a process has died meanwhile.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The longest polling interval. It grows with the position among the waiting slots, so that the load on
-/// the store does not grow with their number.
+/// The longest polling interval. It grows with the square of the position among the waiting slots, so that the load on
+/// the store hardly grows with their number.
 const LONGEST_POLL: Duration = Duration::from_millis(500);
 
 /// Both are for jobs of fewer slots than this; each poll reads all slots, so larger jobs poll less often. There the
@@ -86,7 +86,7 @@ impl Membership {
         let factor = u32::try_from(1 + slots).unwrap_or(u32::MAX);
         // The first one looks often even in a large job: the others wait for it.
         let poll = POLL * factor.min(MOST_FACTOR);
-        let pause = poll.saturating_mul(turn);
+        let pause = poll.saturating_mul(turn.saturating_mul(turn));
         let pause = pause.min(LONGEST_POLL.saturating_mul(factor));
         match self.store.wait_within(&[&keys::closed(number)], pause) {
             Err(StoreError::Timeout { .. }) => Ok(()),

@@ -4,6 +4,8 @@
 //! others, or elect a leader, and the request may have been carried out. So every request here may be carried out
 //! twice without harm; see [`writes`](super::writes) for how that is so of writes.
 
+mod watch;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 

@@ -68,6 +68,11 @@ pub(super) fn transaction(compare: &[Value], success: &[Value], failure: &[Value
     json!({ "compare": compare, "success": success, "failure": failure })
 }
 
+/// Asks for the writes of `key` from this revision on.
+pub(super) fn watch(key: &[u8], revision: i64) -> Value {
+    json!({ "create_request": { "key": base64(key), "start_revision": revision.to_string() } })
+}
+
 pub(super) fn grant(seconds: u64) -> Value {
     json!({ "TTL": seconds.to_string() })
 }
@@ -102,7 +107,15 @@ pub(super) struct Range {
 #[serde(default)]
 pub(super) struct Transaction {
     pub(super) succeeded: bool,
+    header: Header,
     responses: Vec<Response>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Header {
+    #[serde(deserialize_with = "number")]
+    revision: i64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -112,6 +125,11 @@ struct Response {
 }
 
 impl Transaction {
+    /// The revision of etcd in which it was carried out.
+    pub(super) fn revision(&self) -> i64 {
+        self.header.revision
+    }
+
     /// What was found under the `N` keys that it has read.
     pub(super) fn found<const N: usize>(self) -> Result<[Option<KeyValue>; N], String> {
         let found = self.all_found(N)?;
@@ -153,6 +171,19 @@ pub(super) struct Lease {
 #[serde(default)]
 pub(super) struct KeptAlive {
     pub(super) result: Option<Lease>,
+}
+
+/// A line of the stream of a watch.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Watched {
+    pub(super) result: Events,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Events {
+    pub(super) events: Vec<Value>,
 }
 
 /// What was wrong with a request: text and code, or, of a stream, an object with both.
@@ -213,6 +244,7 @@ mod tests {
             {"response_range":{"header":{"revision":"4"}}}]}"#;
         let answer: Transaction = serde_json::from_str(text).unwrap();
         assert!(!answer.succeeded);
+        assert_eq!(answer.revision(), 4);
         let [first, second] = answer.found().unwrap();
         let expected = KeyValue {
             value: b"1".to_vec(),
@@ -249,6 +281,7 @@ mod tests {
         fn nothing_in_an_answer_panics(text: String) {
             let _ = serde_json::from_str::<Transaction>(&text);
             let _ = serde_json::from_str::<KeptAlive>(&text);
+            let _ = serde_json::from_str::<Watched>(&text);
         }
     }
 }

@@ -9,7 +9,8 @@
 //! | `writers/<random>` | how many [writes](writes) a writer has done, as the key's version |
 //!
 //! Requests go to etcd's JSON gateway (`/v3/..`, etcd 3.4 or newer) by HTTP, or [TLS](tls), to one member after the
-//! other until one answers: see [`gateway`]. All reads are linearizable. A wait asks again and again, less and less often.
+//! other until one answers: see [`gateway`]. All reads are linearizable. A wait watches the
+//! first key that is not there.
 
 mod address;
 mod gateway;
@@ -199,7 +200,10 @@ impl Store for EtcdStore {
         check_keys("try_get", keys)?;
         let mut values = Vec::with_capacity(keys.len());
         while values.len() < keys.len() {
-            values.extend(self.read_some("try_get", &keys[values.len()..], deadline)?);
+            values.extend(
+                self.read_some("try_get", &keys[values.len()..], deadline)?
+                    .0,
+            );
         }
         Ok(values)
     }

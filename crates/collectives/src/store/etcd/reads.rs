@@ -12,6 +12,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
+/// After how long a key that nobody has written is read again.
+const WATCH: Duration = Duration::from_secs(1);
+
 impl EtcdStore {
     pub(super) fn opened<'a>(
         &self,
@@ -41,13 +44,13 @@ impl EtcdStore {
         Ok(answer.kvs.into_iter().next())
     }
 
-    /// The values of as many of the first `keys` as one request takes.
+    /// The values of as many of the first `keys` as one request takes, and the revision that they are of.
     pub(super) fn read_some(
         &self,
         operation: &'static str,
         keys: &[&str],
         deadline: Deadline,
-    ) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    ) -> Result<(Vec<Option<Vec<u8>>>, i64), StoreError> {
         self.check_lease(operation)?;
         let mut bytes = 0;
         let taken = keys.iter().take(MOST_OPERATIONS).take_while(|key| {
@@ -63,6 +66,7 @@ impl EtcdStore {
         let answer: Transaction = self
             .gateway
             .call(operation, "/v3/kv/txn", &request, deadline)?;
+        let revision = answer.revision();
         let found = answer.all_found(full.len());
         let found = found.map_err(|reason| self.gateway.malformed(reason))?;
         let values = found.iter().zip(&full).zip(keys);
@@ -70,7 +74,8 @@ impl EtcdStore {
             Some(entry) => Ok(Some(self.opened(key, full, entry)?.to_vec())),
             None => Ok(None),
         });
-        values.collect()
+        let values: Result<_, StoreError> = values.collect();
+        Ok((values?, revision))
     }
 
     /// Waits for all keys and returns their values, each as it was when it was first seen.
@@ -89,15 +94,15 @@ impl EtcdStore {
                 return Ok(values.into_iter().flatten().collect());
             }
             let wanted: Vec<&str> = missing.iter().map(|&i| keys[i]).collect();
-            let found = self.read_some(operation, &wanted, self.at_least(deadline))?;
-            let all_there = found.iter().all(Option::is_some);
+            let (found, revision) = self.read_some(operation, &wanted, self.at_least(deadline))?;
+            let absent = found.iter().position(Option::is_none);
             for (place, value) in missing.iter().zip(found) {
                 values[*place] = value;
             }
             // The next keys at once.
-            if all_there {
+            let Some(absent) = absent else {
                 continue;
-            }
+            };
             let left = deadline.left();
             if left.is_zero() {
                 let missing = keys
@@ -110,7 +115,11 @@ impl EtcdStore {
                     waited: deadline.elapsed(),
                 });
             }
-            backoff.sleep(left);
+            let key = self.full(wanted[absent]);
+            if let Err(problem) = self.gateway.watch(&key, revision + 1, left.min(WATCH)) {
+                tracing::debug!("`{}` is not watched: {problem}", wanted[absent]);
+                backoff.sleep(left);
+            }
         }
     }
 }
