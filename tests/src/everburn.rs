@@ -134,6 +134,16 @@ impl Everburn {
         self
     }
 
+    /// Sets environment variables.
+    #[must_use]
+    pub fn envs<'a, V>(mut self, variables: impl IntoIterator<Item = (&'a str, V)>) -> Self
+    where
+        V: AsRef<OsStr>,
+    {
+        self.command.envs(variables);
+        self
+    }
+
     /// Starts it through another program, a launcher say, whose arguments end where the binary's name
     /// comes. Variables that are to be set are set after this.
     #[must_use]
@@ -191,6 +201,26 @@ impl Everburn {
     /// When it does not end within [`DEADLINE`](crate::DEADLINE).
     pub fn run(self) -> Ended {
         self.start().wait()
+    }
+
+    /// Runs it to its end, which is a success.
+    ///
+    /// # Panics
+    /// With the output, when it has failed; as [`run`](Self::run).
+    #[track_caller]
+    pub fn succeed(self) -> Ended {
+        self.run().succeeded()
+    }
+
+    /// Runs it to its end: it refuses with the exit code 2 and these messages, as [`Ended::failed_with`] finds them.
+    ///
+    /// # Panics
+    /// With the output, when it does not; as [`run`](Self::run).
+    #[track_caller]
+    pub fn refused(self, messages: &[&str]) -> Ended {
+        let ended = self.run();
+        ended.failed_with(2, messages);
+        ended
     }
 }
 

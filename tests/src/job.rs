@@ -205,9 +205,19 @@ impl Ended {
     ///
     /// # Panics
     /// With the output, when it has failed.
+    #[track_caller]
     pub fn succeeded(self) -> Self {
         assert_eq!(self.code(), 0, "{self}");
         self
+    }
+
+    /// The JSON that it has printed.
+    ///
+    /// # Panics
+    /// With the output, when it has printed anything else.
+    pub fn json(&self) -> serde_json::Value {
+        let parsed = serde_json::from_str(self.stdout.trim());
+        parsed.unwrap_or_else(|error| panic!("no JSON: {error}\n{self}"))
     }
 
     /// Whether another process had taken the port that was free a moment before.
@@ -222,6 +232,7 @@ impl Ended {
     ///
     /// # Panics
     /// With the output, when one of them differs.
+    #[track_caller]
     pub fn failed_with(&self, code: i32, messages: &[&str]) {
         assert_eq!(self.code(), code, "{self}");
         let squeezed = squeeze(&self.stderr);

@@ -82,9 +82,7 @@ fn two_ranks_are_laid_open() {
         "{flame:.3000}"
     );
     // The same can be said once more, without training.
-    let again = Everburn::new(folder.path(), ["bottleneck", "--of", "run"])
-        .run()
-        .succeeded();
+    let again = Everburn::new(folder.path(), ["bottleneck", "--of", "run"]).succeed();
     let table = |text: &str| text.split("findings").last().unwrap().to_owned();
     assert_eq!(table(&again.stdout), table(&ended.stdout));
 }
@@ -182,9 +180,6 @@ fn what_cannot_be_profiled_is_refused() {
     ] {
         bottleneck(folder.path(), flags).failed_with(2, &messages);
     }
-    let ended = Everburn::new(folder.path(), ["bottleneck", "--of", "nowhere"]).run();
-    ended.failed_with(
-        2,
-        &["no recordings of ranks in nowhere/profile", "--profile"],
-    );
+    Everburn::new(folder.path(), ["bottleneck", "--of", "nowhere"])
+        .refused(&["no recordings of ranks in nowhere/profile", "--profile"]);
 }

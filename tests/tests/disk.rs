@@ -39,10 +39,7 @@ fn can_mount(test: &str) -> bool {
 fn sizes() -> (u64, u64) {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--epochs", "1", "--run-dir", "run"];
-    Everburn::train(folder.path(), "mlp")
-        .args(flags)
-        .run()
-        .succeeded();
+    Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let run = Run::new(folder.path().join("run"));
     let files = std::fs::read_dir(run.checkpoint(1)).unwrap();
     let whole = files
@@ -102,7 +99,7 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
     assert!(doctor.stdout.contains(told), "{doctor}");
     // The earlier one is good: the run continues from it where there is space.
     let arguments = ["train", "--resume", "--run-dir", "kept"];
-    let resumed = Everburn::new(folder.path(), arguments).run().succeeded();
+    let resumed = Everburn::new(folder.path(), arguments).succeed();
     assert!(
         resumed
             .stderr
@@ -172,8 +169,7 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
         .args(["--run-dir", "kept", "--epochs", "2"])
         .args(["--set", "training.seed=77"])
         .by(folder.path(), Path::new("dash"), ["-c", &script])
-        .run()
-        .succeeded();
+        .succeed();
     let failed = "writing the checkpoint kept/checkpoints/epoch-0002 failed: File too large";
     assert!(ended.stderr.contains(failed), "{ended}");
     assert_eq!(
@@ -190,8 +186,7 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     let expected = " begins a training with it, with the data and settings of this one";
     assert!(what_it_does.starts_with(expected), "{ended}");
     // As it is copied.
-    let begun = Everburn::new(folder.path(), command.split(' ').skip(1)).run();
-    begun.succeeded();
+    Everburn::new(folder.path(), command.split(' ').skip(1)).succeed();
     let config = |run: &str| Run::new(folder.path().join(run)).text("config.toml");
     let (before, now) = (config("kept"), config("runs/mlp-1"));
     let weights = |line: &&str| line.starts_with("init_from = ");
@@ -223,8 +218,7 @@ fn an_output_on_a_full_disk_leads_to_its_flag() {
     }
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--epochs", "1", "--run-dir", "run"];
-    let trained = Everburn::train(folder.path(), "mlp").args(flags).run();
-    trained.succeeded();
+    Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let script = "mkdir -p full; mount -t tmpfs -o size=4k tmpfs full; exec \"$0\" \"$@\"";
     for words in [
         ["export", "run", "--output", "full/a.pt"].as_slice(),

@@ -35,7 +35,7 @@ fn hashes(folder: &Path, name: &str) -> Vec<String> {
 
 /// What one rank learns when nothing happens.
 fn undisturbed(folder: &Path) -> Vec<String> {
-    train(folder, "undisturbed", &[]).run().succeeded();
+    train(folder, "undisturbed", &[]).succeed();
     let hashes = hashes(folder, "undisturbed");
     assert_eq!(hashes.len(), STEPS);
     hashes
@@ -109,7 +109,7 @@ fn too_few_ranks_end_with_an_error_and_a_checkpoint_that_goes_on() {
         assert!(ended.stderr.contains(message), "{message}: {ended}");
     }
     let again = ["train", "--resume", "--run-dir", "run", "--ranks", "2"];
-    Everburn::new(folder.path(), again).run().succeeded();
+    Everburn::new(folder.path(), again).succeed();
     assert_eq!(hashes(folder.path(), "run"), expected);
     // Bytes and times are of the steps since then.
     let report = Run::new(folder.path().join("run")).report();
@@ -145,8 +145,7 @@ fn a_changed_parameter_is_found_named_and_mended() {
     let expected = undisturbed(folder.path());
     let ended = train(folder.path(), "mended", &flags)
         .args(["--on-divergence", "repair"])
-        .run()
-        .succeeded();
+        .succeed();
     assert!(
         ended.stderr.contains("given the state of rank 0"),
         "{ended}"
@@ -305,10 +304,9 @@ fn a_rank_0_that_comes_back_shows_the_epochs_of_the_run() {
 fn what_makes_no_sense_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |flags: &[&str], message: &str| {
-        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
+        Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
             .args(flags)
-            .run();
-        ended.failed_with(2, &[message]);
+            .refused(&[message]);
     };
     refused(&["--ranks", "2", "--elastic", "0:2"], "at least 1 rank");
     refused(

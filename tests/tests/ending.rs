@@ -194,14 +194,13 @@ fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
     let folder = tempfile::tempdir().unwrap();
     // Eight steps an epoch.
     let train = Everburn::train(folder.path(), "mlp").args(["--run-dir", "run"]);
-    let ended = train.args(["--epochs", "3", "--steps", "11"]).run();
-    let ended = ended.succeeded();
+    let ended = train.args(["--epochs", "3", "--steps", "11"]).succeed();
     let told = "1 epoch and part of epoch 2  11 steps";
     assert!(ended.stdout.contains(told), "{ended}");
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["unfinished_epoch"], 2, "{report:#}");
     let resume = ["train", "--resume", "--run-dir", "run", "--steps", "16"];
-    let ended = Everburn::new(folder.path(), resume).run().succeeded();
+    let ended = Everburn::new(folder.path(), resume).succeed();
     assert!(ended.stdout.contains("2 epochs  16 steps"), "{ended}");
 }
 
@@ -215,7 +214,7 @@ fn a_stopped_run_can_be_resumed() {
     let epochs = run.report()["epochs"].as_u64().unwrap();
     let more = (epochs + 1).to_string();
     let arguments = ["train", "--resume", "--run-dir", "run", "--epochs", &more];
-    Everburn::new(folder.path(), arguments).run().succeeded();
+    Everburn::new(folder.path(), arguments).succeed();
     let report = run.report();
     assert_eq!(report["resumed_after_epoch"], epochs, "{report:#}");
     assert_eq!(report["epochs"], epochs + 1, "{report:#}");
@@ -252,8 +251,7 @@ fn a_training_that_diverges_with_finite_losses_is_warned_of_once() {
         "--run-dir",
         "run",
     ];
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    let ended = ended.succeeded();
+    let ended = Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let warning = "the training loss has risen from ";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{ended}");
     let advice = "a lower --learning-rate (it is 1e9)";
@@ -283,8 +281,7 @@ fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
         assert!(epochs >= 1, "an epoch went well: {ended}");
         for checkpoint in ["best", &epochs.to_string()] {
             let arguments = ["eval", "run", "--checkpoint", checkpoint];
-            let ended = Everburn::new(folder.path(), arguments).run();
-            let ended = ended.succeeded();
+            let ended = Everburn::new(folder.path(), arguments).succeed();
             assert!(ended.stdout.contains("test accuracy"), "{ended}");
         }
     }

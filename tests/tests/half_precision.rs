@@ -9,8 +9,7 @@ fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
         .args(["--precision", "f16", "--ranks", "2", "--run-dir", "run"])
         .args(["--epochs", "2", "--log-every", "1", "--compare-every", "1"])
         .args(["--chaos", "overflow=1@step:3"])
-        .run()
-        .succeeded();
+        .succeed();
     let skipped = "steps skipped because gradients overflowed f16: 1";
     assert!(ended.stdout.contains(skipped), "{ended}");
     let run = Run::new(folder.path().join("run"));
@@ -36,15 +35,13 @@ fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
     // Another epoch with the scale that the run had come to, and what it was measured by is f16 again.
     let ended = Everburn::new(folder.path(), ["train", "--resume", "--run-dir", "run"])
         .args(["--epochs", "3", "--ranks", "2"])
-        .run()
-        .succeeded();
+        .succeed();
     assert_eq!(run.number("skipped_steps"), 1.0, "{ended}");
     let ended = Everburn::new(folder.path(), ["eval", "run", "--json"])
         .args(["--data", "synthetic", "--train-samples", "600"])
         .args(["--test-samples", "200"])
-        .run()
-        .succeeded();
-    let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        .succeed();
+    let result = ended.json();
     let (found, told) = (
         result["test_loss"].as_f64().unwrap(),
         run.number("test_loss"),
@@ -60,8 +57,7 @@ fn a_text_model_learns_in_bf16_with_gradients_that_travel_in_bf16() {
         Everburn::new(folder.path(), arguments)
             .args(["--steps", "20", "--batch-size", "8", "--run-dir", name])
             .args(flags)
-            .run()
-            .succeeded();
+            .succeed();
         Run::new(folder.path().join(name))
     };
     let exact = train("f32", &[]);
@@ -84,8 +80,9 @@ fn a_text_model_learns_in_bf16_with_gradients_that_travel_in_bf16() {
 fn what_a_precision_cannot_be_used_with_is_refused_before_anything_starts() {
     let refused = |flags: &[&str], messages: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
-        let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-        ended.failed_with(2, messages);
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(flags)
+            .refused(messages);
         assert!(!ended.stderr.contains("panicked"), "{ended}");
         assert!(!folder.path().join("runs").exists(), "{ended}");
     };

@@ -30,10 +30,7 @@ where
         let folder = tempfile::tempdir().unwrap();
         let jobs = [0, 1].map(|rank| {
             let command = command(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
-            let variables = variables(rank, port).into_iter();
-            let command =
-                variables.fold(command, |command, (name, value)| command.env(name, value));
-            command.start()
+            command.envs(variables(rank, port)).start()
         });
         let ended = jobs.map(Job::wait);
         (!ended.iter().any(Ended::lost_the_port)).then_some((folder, ended))
@@ -103,8 +100,7 @@ fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static st
     let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let command = three_steps(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
-        let variables = variables(port).into_iter();
-        let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+        let command = command.envs(variables(port));
         // The folder has a run already.
         std::fs::create_dir_all(folder.path().join("run/checkpoints/epoch-1")).unwrap();
         std::fs::write(folder.path().join("run/config.toml"), "earlier").unwrap();
@@ -138,10 +134,7 @@ fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() 
             let command = Everburn::train_for_long(folder.path(), "mnist")
                 .args(["--run-dir", "run", "--timeout", "60"])
                 .env("EVERBURN_JOB_TOKEN", TOKEN);
-            let variables = of_srun(rank, port).into_iter();
-            let command =
-                variables.fold(command, |command, (name, value)| command.env(name, value));
-            command.start()
+            command.envs(of_srun(rank, port)).start()
         });
         let run = Run::new(folder.path().join("run"));
         let trains = first.holds_before_its_end("an epoch", || run.epochs() >= 1);
@@ -200,8 +193,7 @@ fn a_finder_under_srun_leaves_no_folder_of_checkpoints() {
 #[test]
 fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     let folder = tempfile::tempdir().unwrap();
-    let first = three_steps(folder.path()).args(["--ranks", "2"]).run();
-    first.succeeded();
+    three_steps(folder.path()).args(["--ranks", "2"]).succeed();
     let only = of_srun(0, 1).map(|(name, value)| match name {
         "SLURM_NTASKS" | "SLURM_STEP_NUM_TASKS" | "SLURM_STEP_TASKS_PER_NODE" => (name, "1".into()),
         _ => (name, value),
@@ -213,10 +205,7 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     ] {
         let arguments = ["train", "--resume", "--run-dir", "run"];
         let command = Everburn::new(folder.path(), arguments).args(more);
-        let command = only
-            .iter()
-            .fold(command, |command, (name, value)| command.env(name, value));
-        let ended = command.run().succeeded();
+        let ended = command.envs(only.clone()).succeed();
         let report = Run::new(folder.path().join("run")).report();
         assert_eq!(report["world_size"], ranks, "{ended}");
         assert_eq!(ended.stderr.contains(line), ranks == 2, "{ended}");
@@ -239,10 +228,7 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
         let jobs = [0, 1].map(|rank| {
             let command = three_steps(folder.path()).args(flag);
             let command = command.env("EVERBURN_JOB_TOKEN", TOKEN);
-            let variables = of_srun(rank, port).into_iter();
-            let command =
-                variables.fold(command, |command, (name, value)| command.env(name, value));
-            command.start()
+            command.envs(of_srun(rank, port)).start()
         });
         let ended = jobs.map(Job::wait);
         (!ended.iter().any(Ended::lost_the_port)).then_some(ended)
@@ -255,13 +241,14 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
 #[test]
 fn nodes_that_a_task_of_srun_is_given_are_answered_with_its_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let command = three_steps(folder.path()).args(["--nodes", "2"]);
-    let variables = of_srun(0, 1).into_iter();
-    let command = variables.fold(command, |command, (name, value)| command.env(name, value));
+    let command = three_steps(folder.path())
+        .args(["--nodes", "2"])
+        .envs(of_srun(0, 1));
     let help = "srun (Slurm) has started 2 ranks: leave --nodes out; or have it start one task per node, with --node-rank \
                 $SLURM_NODEID --rendezvous HOST:PORT";
-    let ended = command.env("EVERBURN_JOB_TOKEN", TOKEN).run();
-    ended.failed_with(2, &["--nodes 2 without --node-rank", help]);
+    command
+        .env("EVERBURN_JOB_TOKEN", TOKEN)
+        .refused(&["--nodes 2 without --node-rank", help]);
 }
 
 #[test]
@@ -274,12 +261,10 @@ fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
         ),
         (&["--open-store"][..], "export EVERBURN_OPEN_STORE=1"),
     ] {
-        let variables = of_srun(0, 1).into_iter();
         let command = three_steps(folder.path()).args(flags.iter().copied());
-        let command = variables.fold(command, |command, (name, value)| command.env(name, value));
         command
-            .run()
-            .failed_with(2, &["EVERBURN_JOB_TOKEN is not set", help]);
+            .envs(of_srun(0, 1))
+            .refused(&["EVERBURN_JOB_TOKEN is not set", help]);
     }
 }
 
@@ -353,8 +338,7 @@ fn what_a_rank_lacks_or_contradicts_is_named_before_anything_starts() {
         ),
     ];
     for (command, message) in cases {
-        let ended = command.run();
-        ended.failed_with(2, &[message]);
+        let ended = command.refused(&[message]);
         assert!(ended.stdout.is_empty(), "nothing was started: {ended}");
     }
     assert!(!folder.path().join("run").exists());
@@ -370,27 +354,20 @@ fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
         ("SLURM_JOB_NODELIST", "n[1-2]"),
     ];
     let folder = tempfile::tempdir().unwrap();
-    let start = || {
-        let command = three_steps(folder.path());
-        let variables = batch_script.into_iter();
-        variables.fold(command, |command, (name, value)| command.env(name, value))
-    };
+    let start = || three_steps(folder.path()).envs(batch_script);
     let world_size = || {
         let report = Run::new(folder.path().join("run")).report();
         report["world_size"].as_u64().unwrap()
     };
-    let alone = start().run().succeeded();
+    let alone = start().succeed();
     let note = "SLURM_NTASKS is 4, but srun has not started this process";
     assert!(alone.stderr.contains(note), "{alone}");
     assert_eq!(world_size(), 1);
     let pod = three_steps(folder.path()).env("JOB_COMPLETION_INDEX", "3");
-    let pod = pod.run().succeeded();
+    let pod = pod.succeed();
     let note = "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE is not set: this pod trains alone";
     assert!(pod.stderr.contains(note), "{pod}");
     let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
-    let command = step
-        .into_iter()
-        .fold(start(), |command, (name, value)| command.env(name, value));
-    command.args(["--ranks", "2"]).run().succeeded();
+    start().envs(step).args(["--ranks", "2"]).succeed();
     assert_eq!(world_size(), 2);
 }

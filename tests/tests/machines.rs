@@ -5,8 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use everburn_tests::{
-    AssertContains, Ended, Everburn, Job, Run, TOKEN, Terminal, binary, on_a_free_port,
-    skip_missing,
+    AssertContains, Ended, Everburn, Job, Run, TOKEN, Terminal, on_a_free_port, skip_missing,
 };
 use rustix::process::Signal;
 
@@ -87,14 +86,10 @@ fn machines_without_a_shared_disk_resume_by_the_same_commands() {
     assert!(own("run-node-1") && !own("run") && !own("run-node-1-node-1"));
     // A machine that is new to the run is told what it lacks.
     std::fs::remove_dir_all(disks[1].join("run-node-1")).unwrap();
-    let lost = machine(&disks[1], 1, 2, 1).args(["--resume"]).run();
-    lost.failed_with(
-        2,
-        &[
-            "no run in run to resume, and none in run-node-1",
-            "config.toml of machine 0",
-        ],
-    );
+    machine(&disks[1], 1, 2, 1).args(["--resume"]).refused(&[
+        "no run in run to resume, and none in run-node-1",
+        "config.toml of machine 0",
+    ]);
 }
 
 #[test]
@@ -131,7 +126,7 @@ fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
         .args(["--nodes", "2", "--node-rank", "1"])
         .args(["--rendezvous", "127.0.0.1:1"]);
     let advice = ["EVERBURN_JOB_TOKEN", "openssl rand -hex 32"];
-    machine.run().failed_with(2, &advice);
+    machine.refused(&advice);
     for token in ["", "hunter2"] {
         let rank = rank_by_hand(folder.path(), 0, 2, 1).env("EVERBURN_JOB_TOKEN", token);
         let ended = rank.run();
@@ -214,9 +209,7 @@ fn the_first_page_shows(folder: &Path, text: &str) {
         skip_missing("the first page of a monitor", "there is no tmux", "tmux");
         return;
     };
-    let program = std::path::absolute(binary()).unwrap();
-    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
-    terminal.enter(&format!("'{}' monitor run", program.display()));
+    terminal.enter_everburn("monitor run");
     terminal.wait_for(text, |screen| {
         screen.contains("r ranks") && screen.contains(text)
     });
@@ -260,12 +253,8 @@ fn each_missing_variable_of_a_rank_is_named() {
     // Without RANK it is no rank, but a user's process.
     for (missing, _) in &all[1..] {
         let given = all.iter().filter(|(name, _)| name != missing);
-        let command = given.fold(
-            Everburn::train(folder.path(), "mlp"),
-            |command, (name, value)| command.env(name, value),
-        );
-        let ended = command.run();
-        ended.failed_with(2, &[missing, "is not set"]);
+        let command = Everburn::train(folder.path(), "mlp").envs(given.copied());
+        let ended = command.refused(&[missing, "is not set"]);
         assert!(ended.stdout.is_empty(), "nothing was started: {ended}");
     }
 }
@@ -275,7 +264,7 @@ fn a_variable_that_makes_no_sense_is_named_with_its_value() {
     let folder = tempfile::tempdir().unwrap();
     for (name, value) in [("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "0x1")] {
         let rank = rank_by_hand(folder.path(), 0, 2, 29500).env(name, value);
-        rank.run().failed_with(2, &[name, &format!("`{value}`")]);
+        rank.refused(&[name, &format!("`{value}`")]);
     }
 }
 

@@ -14,11 +14,10 @@ fn train(folder: &std::path::Path, model: &str, name: &str, flags: &[&str]) -> R
         "--run-dir",
         name,
     ];
-    let ended = Everburn::train(folder, model)
+    Everburn::train(folder, model)
         .args(always)
         .args(flags)
-        .run();
-    ended.succeeded();
+        .succeed();
     Run::new(folder.join(name))
 }
 
@@ -40,15 +39,12 @@ fn a_model_on_two_devices_trains_as_on_one() {
     assert!(config.contains("strategy = \"model-parallel\""), "{config}");
 
     // What it leaves is what one device leaves: an evaluation on one reads it.
-    let evaluation = Everburn::new(folder.path(), ["eval", "two"])
-        .run()
-        .succeeded();
+    let evaluation = Everburn::new(folder.path(), ["eval", "two"]).succeed();
     let loss = format!("loss {:.4}", two.number("test_loss"));
     assert!(evaluation.stdout.contains(&loss), "{evaluation}");
-    let several = Everburn::new(folder.path(), ["eval", "two"])
+    Everburn::new(folder.path(), ["eval", "two"])
         .args(flags)
-        .run();
-    several.failed_with(2, &["model-parallel is for training", "leave it out"]);
+        .refused(&["model-parallel is for training", "leave it out"]);
 }
 
 #[test]
@@ -77,8 +73,7 @@ fn refused(flags: &[&str], messages: &[&str]) {
     let ended = Everburn::train(folder.path(), "mnist")
         .args(strategy)
         .args(flags)
-        .run();
-    ended.failed_with(2, messages);
+        .refused(messages);
     assert!(!ended.stderr.contains("panicked"), "{ended}");
     assert!(!folder.path().join("runs").exists(), "{ended}");
 }

@@ -58,8 +58,7 @@ fn settings_of_an_optimizer_are_set_by_their_names_in_a_section_or_on_the_comman
     Everburn::new(folder.path(), arguments)
         .args(everburn_tests::SMALL)
         .args(["--run-dir", "file", "--steps", "4", "--log-every", "1"])
-        .run()
-        .succeeded();
+        .succeed();
     let set = ["--set", "optimizer.momentum=0.9"];
     let flags = ["--optimizer", "sgd", "--learning-rate", "0.05"];
     train(folder.path(), "set", &[&flags[..], &set].concat()).succeeded();

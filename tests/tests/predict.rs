@@ -10,8 +10,7 @@ fn trained(folder: &Path, model: &str, flags: &[&str]) {
     Everburn::train(folder, model)
         .args(["--run-dir", "run", "--epochs", "1"])
         .args(flags)
-        .run()
-        .succeeded();
+        .succeed();
 }
 
 fn predict(folder: &Path, flags: &[&str]) -> Ended {
@@ -113,7 +112,7 @@ fn a_model_of_text_writes_and_does_not_predict() {
                 [training]\nbatch_size = 8\nvalidation_samples = 8\nsteps = 1\n";
     std::fs::write(folder.path().join("text.toml"), text).unwrap();
     let arguments = ["train", "--config", "text.toml", "--run-dir", "run"];
-    Everburn::new(folder.path(), arguments).run().succeeded();
+    Everburn::new(folder.path(), arguments).succeed();
     let messages = ["gpt-nano makes no predictions", "`generate`"];
     predict(folder.path(), &[]).failed_with(2, &messages);
 }

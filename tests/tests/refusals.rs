@@ -191,8 +191,7 @@ fn a_key_in_the_wrong_place_gets_the_right_one_and_its_flag_is_named() {
     ] {
         let ended = Everburn::train(folder.path(), "mlp")
             .args(["--set", set])
-            .run();
-        ended.failed_with(2, &[told]);
+            .refused(&[told]);
         nothing_was_started(&ended);
     }
 }
@@ -206,15 +205,14 @@ fn a_value_of_the_wrong_type_is_named() {
 #[test]
 fn a_configuration_that_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::new(folder.path(), ["train", "--config", "none.toml"]).run();
-    ended.failed_with(2, &["none.toml", "No such file"]);
+    Everburn::new(folder.path(), ["train", "--config", "none.toml"])
+        .refused(&["none.toml", "No such file"]);
 }
 
 #[test]
 fn no_model_at_all() {
     let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::new(folder.path(), ["train"]).run();
-    ended.failed_with(2, &["no model was named", "--list"]);
+    Everburn::new(folder.path(), ["train"]).refused(&["no model was named", "--list"]);
 }
 
 #[test]
@@ -230,9 +228,7 @@ fn an_evaluation_of_a_folder_without_a_run() {
         ),
         ("nowhere", &["there is no such folder"]),
     ] {
-        Everburn::new(folder.path(), ["eval", name])
-            .run()
-            .failed_with(2, messages);
+        Everburn::new(folder.path(), ["eval", name]).refused(messages);
     }
 }
 
@@ -240,16 +236,14 @@ fn an_evaluation_of_a_folder_without_a_run() {
 fn an_evaluation_of_a_run_that_left_no_model() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--steps", "1", "--run-dir", "run"];
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    ended.succeeded();
+    Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let model = folder.path().join("run/model.safetensors");
     std::fs::remove_file(&model).unwrap();
-    let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
-    ended.failed_with(2, &["run/model.safetensors", "there is none"]);
+    Everburn::new(folder.path(), ["eval", "run"])
+        .refused(&["run/model.safetensors", "there is none"]);
 
     std::fs::write(&model, "no tensors").unwrap();
-    let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
-    ended.failed_with(2, &["run/model.safetensors"]);
+    let ended = Everburn::new(folder.path(), ["eval", "run"]).refused(&["run/model.safetensors"]);
     assert!(!ended.stderr.contains("panicked"), "{ended}");
 }
 

@@ -81,11 +81,10 @@ fn the_report_opens_in_a_browser_and_its_charts_answer() {
         );
     }
     let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::train(folder.path(), "mlp")
+    Everburn::train(folder.path(), "mlp")
         .args(["--ranks", "2", "--epochs", "2", "--log-every", "1"])
         .args(["--run-dir", "run"])
-        .run();
-    ended.succeeded();
+        .succeed();
     let page = folder.path().join("run/report.html");
     let profile = folder.path().join("profile");
 

@@ -7,7 +7,7 @@ use everburn_tests::{Ended, Everburn, Run};
 /// Trains this many epochs, from the start.
 fn train(folder: &Path, name: &str, epochs: &str) -> Run {
     let flags = ["--epochs", epochs, "--run-dir", name, "--log-every", "1"];
-    Everburn::train(folder, "mlp").args(flags).run().succeeded();
+    Everburn::train(folder, "mlp").args(flags).succeed();
     Run::new(folder.join(name))
 }
 
@@ -55,8 +55,7 @@ fn a_run_of_two_machines_continues_on_one() {
     assert_eq!(run.report()["epochs"], 2);
     assert!(run.text("config.toml").contains("nodes = 1"));
     let of_two = ["train", "--resume", "--run-dir", "run", "--nodes", "2"];
-    let ended = Everburn::new(folder.path(), of_two).run();
-    ended.failed_with(2, &["--nodes 2 without --node-rank"]);
+    Everburn::new(folder.path(), of_two).refused(&["--nodes 2 without --node-rank"]);
 }
 
 #[test]
@@ -180,10 +179,9 @@ fn where_there_is_no_run_the_message_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let ended = resume(folder.path(), "nowhere", "3", "1");
     ended.failed_with(2, &["no run in nowhere to resume", "leave --resume away"]);
-    let ended = Everburn::train(folder.path(), "mlp")
+    Everburn::train(folder.path(), "mlp")
         .args(["--resume"])
-        .run();
-    ended.failed_with(2, &["--run-dir"]);
+        .refused(&["--run-dir"]);
 }
 
 #[test]
@@ -191,14 +189,10 @@ fn another_model_does_not_go_on_from_this_ones_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     train(folder.path(), "run", "1");
     let arguments = ["train", "mnist", "--resume", "--run-dir", "run"];
-    let ended = Everburn::new(folder.path(), arguments).run();
-    ended.failed_with(
-        2,
-        &[
-            "the run is one of mlp, and mnist was named",
-            "leave the model's name out",
-        ],
-    );
+    Everburn::new(folder.path(), arguments).refused(&[
+        "the run is one of mlp, and mnist was named",
+        "leave the model's name out",
+    ]);
 }
 
 #[test]
@@ -228,7 +222,7 @@ fn a_model_of_another_size_is_refused_with_the_setting_that_changed() {
     let flags = ["--data", "rows.csv", "--set", "table.target=y"];
     let flags = [&flags[..], &["--epochs", "1", "--run-dir", "run"]].concat();
     let begun = Everburn::new(folder.path(), ["train", "table"]).args(flags);
-    begun.run().succeeded();
+    begun.succeed();
     let before = Run::new(folder.path().join("run")).text("config.toml");
     let resumed = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
     let ended = Everburn::new(folder.path(), resumed)
@@ -258,8 +252,7 @@ fn more_epochs_stretch_the_cosine_schedule_of_a_run() {
         let ended = Everburn::train(folder, "mlp").args(flags);
         ended
             .args(["--log-every", "1", "--run-dir", name])
-            .run()
-            .succeeded();
+            .succeed();
         Run::new(folder.join(name))
     };
     let folder = tempfile::tempdir().unwrap();
@@ -284,19 +277,17 @@ fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
     for ranks in ["1", "2"] {
         let folder = tempfile::tempdir().unwrap();
         let at_once = train(folder.path(), "at-once", "3");
-        let ended = Everburn::train(folder.path(), "mlp")
+        Everburn::train(folder.path(), "mlp")
             .args(["--epochs", "3", "--steps", "12", "--run-dir", "run"])
             .args(["--log-every", "1"])
-            .run();
-        ended.succeeded();
+            .succeed();
         let run = Run::new(folder.path().join("run"));
         assert_eq!(steps(&run, "step"), (1..=12).collect::<Vec<_>>());
 
         let arguments = ["train", "--resume", "--run-dir", "run", "--steps", "24"];
         Everburn::new(folder.path(), arguments)
             .args(["--ranks", ranks])
-            .run()
-            .succeeded();
+            .succeed();
         assert_eq!(steps(&run, "step"), (1..=24).collect::<Vec<_>>());
         for kind in ["train", "validation"] {
             assert_eq!(steps(&run, kind), [8, 16, 24], "{kind}");

@@ -9,8 +9,7 @@ fn ranks_that_take_steps_by_themselves_say_what_that_saves() {
         let ended = Everburn::train(folder.path(), "mlp")
             .args(["--ranks", "2", "--local-steps", "4", "--run-dir", name])
             .args(more)
-            .run()
-            .succeeded();
+            .succeed();
         let run = Run::new(folder.path().join(name));
         (ended, run.report()["outer"].clone())
     };
@@ -56,8 +55,7 @@ fn a_rank_that_is_killed_between_outer_steps_comes_back_at_one() {
         .args(["--batch-size", "24", "--epochs", "4", "--log-every", "1"])
         .args("--compress-outer int8 --ema 0.99 --run-dir run".split(' '))
         .args(["--chaos", "kill=1@step:8,kill=0@step:33"])
-        .run()
-        .succeeded();
+        .succeed();
     assert!(ended.stderr.contains("have made step"), "{ended}");
     let run = Run::new(folder.path().join("run"));
     let steps = run.number("steps") as u64;
@@ -83,17 +81,15 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
     Everburn::train(here, "mlp")
         .args(flags)
         .args(["--run-dir", "a"])
-        .run()
-        .succeeded();
+        .succeed();
     let run = Run::new(here.join("a"));
     let eval = |flags: &[&str]| {
         let ended = Everburn::new(here, ["eval", "a", "--json"])
             .args(["--data", "synthetic", "--train-samples", "600"])
             .args(["--test-samples", "200"])
             .args(flags)
-            .run()
-            .succeeded();
-        let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+            .succeed();
+        let result = ended.json();
         result["test_loss"].as_f64().unwrap()
     };
     let (plain, averaged) = (eval(&[]), eval(&["--ema"]));
@@ -108,22 +104,18 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
             ["export", "a", "--to", "safetensors", "--output", &file],
         )
         .args(more)
-        .run()
-        .succeeded();
+        .succeed();
     }
     let read = |name: &str| std::fs::read(here.join(name)).unwrap();
     assert_ne!(read("plain.safetensors"), read("averaged.safetensors"));
     // The best epoch's, of which the average decided.
     let best = "export a --to pytorch --checkpoint best --ema".split(' ');
-    Everburn::new(here, best).run().succeeded();
+    Everburn::new(here, best).succeed();
     Everburn::train(here, "mlp")
         .args(["--steps", "1", "--run-dir", "b"])
-        .run()
-        .succeeded();
+        .succeed();
     let messages = ["ema.safetensors", "or was one without --ema"];
-    Everburn::new(here, ["eval", "b", "--ema", "--data", "synthetic"])
-        .run()
-        .failed_with(2, &messages);
+    Everburn::new(here, ["eval", "b", "--ema", "--data", "synthetic"]).refused(&messages);
 }
 
 #[test]
@@ -134,8 +126,7 @@ fn a_schedule_with_a_warm_up_is_that_of_the_record() {
         .args(flags)
         .args("--warmup-steps 1 --learning-rate 0.008 --steps 8".split(' '))
         .args(["--log-every", "1", "--run-dir", "a"])
-        .run()
-        .succeeded();
+        .succeed();
     let lines = Run::new(folder.path().join("a")).metrics().into_iter();
     let rates = lines.filter_map(|line| line["learning_rate"].as_f64());
     let expected = [0.004, 0.008, 0.008, 0.008, 0.004, 0.004, 0.004, 0.002];
@@ -152,10 +143,9 @@ fn a_schedule_with_a_warm_up_is_that_of_the_record() {
 fn what_does_not_go_together_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |flags: &[&str], messages: &[&str]| {
-        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
+        Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
             .args(flags)
-            .run();
-        ended.failed_with(2, messages);
+            .refused(messages);
     };
     let sync = ["--local-steps", "50"];
     let with = |flags: &[&'static str]| [&sync[..], flags].concat();

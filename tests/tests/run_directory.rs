@@ -126,8 +126,7 @@ fn the_files_of_a_run_have_their_fields() {
         .args(["--run-dir", "run", "--ranks", "2", "--epochs", "2"])
         .args(["--log-every", "1", "--hash-every", "2", "--ema", "0.9"])
         .args(["--max-gradient-norm", "1", "--profile", "--tensorboard"])
-        .run()
-        .succeeded();
+        .succeed();
     let run = Run::new(folder.path().join("run"));
     for (name, expected) in FILES {
         holds(&run, name, expected);

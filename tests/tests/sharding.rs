@@ -10,8 +10,7 @@ fn train(folder: &Path, name: &str, steps: &str, ranks: &str, flags: &[&str]) ->
         .args(["--optimizer", "adam-w", "--lr-schedule", "constant"])
         .args(["--log-every", "1", "--run-dir", name, "--ranks", ranks])
         .args(flags)
-        .run()
-        .succeeded();
+        .succeed();
     (Run::new(folder.join(name)), ended.stdout)
 }
 
@@ -77,7 +76,7 @@ fn ranks_that_read_their_parts_of_pretrained_weights_begin_as_with_whole_ones() 
     train(folder, "base", "4", "1", &[]);
     let export = ["export", "base", "--to", "safetensors", "--output"];
     let export = Everburn::new(folder, export).args(["base.safetensors"]);
-    export.run().succeeded();
+    export.succeed();
     let skip = ["--init-skip", "fc2.*"];
     for (weights, more) in [
         ("base", &[][..]),
@@ -112,8 +111,7 @@ fn a_run_goes_on_at_another_stage_on_another_number_of_ranks() {
         let arguments = ["train", "--resume", "--run-dir", "run", "--steps", steps];
         Everburn::new(folder, arguments)
             .args(["--ranks", ranks, "--shard", stage])
-            .run()
-            .succeeded();
+            .succeed();
     }
     assert_within(1e-3, &run, &at_once, "resumed three times");
 }
@@ -133,8 +131,9 @@ fn the_state_may_be_in_the_hosts_memory() {
 fn what_does_not_go_together_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |flags: &[&str], messages: &[&str]| {
-        let ended = Everburn::train(folder.path(), "mnist").args(flags).run();
-        ended.failed_with(2, messages);
+        let ended = Everburn::train(folder.path(), "mnist")
+            .args(flags)
+            .refused(messages);
         assert!(!ended.stderr.contains("panicked"), "{ended}");
     };
     let cut = ["--ranks", "2", "--shard", "gradients"];

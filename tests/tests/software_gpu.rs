@@ -40,7 +40,7 @@ fn train(folder: &Path, name: &str, model: &str, flags: &[&str]) -> Everburn {
 }
 
 fn trained(folder: &Path, name: &str, model: &str, flags: &[&str]) -> (Run, Ended) {
-    let ended = train(folder, name, model, flags).run().succeeded();
+    let ended = train(folder, name, model, flags).succeed();
     (Run::new(folder.join(name)), ended)
 }
 
@@ -62,7 +62,7 @@ fn assert_near(found: &Run, expected: &Run, what: &str) {
 fn the_device_is_listed_checked_and_used_only_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let listed = everburn(folder, ["devices"]).run().succeeded();
+    let listed = everburn(folder, ["devices"]).succeed();
     let line = listed
         .stdout
         .lines()
@@ -75,25 +75,17 @@ fn the_device_is_listed_checked_and_used_only_by_its_name() {
     let expected = "webgpu:cpu has the CPU's results";
     assert!(examined.stdout.contains(expected), "{examined}");
     // It is no GPU that `--gpus` would take.
-    let ended = everburn(
+    everburn(
         folder,
         ["train", "mlp", "--gpus", "1", "--data", "synthetic"],
     )
-    .run();
-    ended.failed_with(2, &["cannot be used"]);
-    let ended = train(folder, "none", "mlp", &["--devices", "webgpu:7"]).run();
-    ended.failed_with(
-        2,
-        &["webgpu:7 cannot be used: this machine has no such device"],
-    );
-    let ended = train(folder, "none", "mlp", &["--devices", "cuda:0"]).run();
-    ended.failed_with(2, &["cuda:0 cannot be used"]);
+    .refused(&["cannot be used"]);
+    train(folder, "none", "mlp", &["--devices", "webgpu:7"])
+        .refused(&["webgpu:7 cannot be used: this machine has no such device"]);
+    train(folder, "none", "mlp", &["--devices", "cuda:0"]).refused(&["cuda:0 cannot be used"]);
     let flags = ["--devices", "webgpu:cpu,webgpu:cpu", "--backend", "nccl"];
-    let ended = train(folder, "none", "mlp", &flags).run();
-    ended.failed_with(
-        2,
-        &["it is between NVIDIA's or AMD's GPUs, and --devices names webgpu:cpu"],
-    );
+    train(folder, "none", "mlp", &flags)
+        .refused(&["it is between NVIDIA's or AMD's GPUs, and --devices names webgpu:cpu"]);
     let ended = train(
         folder,
         "none",
@@ -223,8 +215,7 @@ fn a_killed_rank_comes_back_and_a_run_goes_on_on_the_other_kind_of_device() {
         let arguments = ["train", "--resume", "--run-dir", name, "--steps", "12"];
         everburn(folder, arguments)
             .args(["--ranks", "2", "--devices", then])
-            .run()
-            .succeeded();
+            .succeed();
         assert_near(&Run::new(folder.join(name)), &flex, name);
     }
     // turso may panic where a database may be shared: each process has its own, which CubeCL did not open first.
@@ -321,13 +312,12 @@ fn a_decoder_learns_the_same_and_writes() {
         .args("--set gpt.layers=1 --set gpt.context=32 --set gpt.width=32".split(' '))
         .args(["--set", "gpt.heads=2", "--set", "gpt.dropout=0"])
         .args(["--devices", devices, "--run-dir", name])
-        .run()
-        .succeeded();
+        .succeed();
         Run::new(folder.join(name))
     };
     let (flex, gpu) = (train("flex", "flex"), train("gpu", "webgpu:cpu"));
     assert_near(&gpu, &flex, "gpt-nano");
     let arguments = ["generate", "gpu", "--device", "webgpu:cpu", "--tokens", "8"];
-    let written = everburn(folder, arguments).run().succeeded();
+    let written = everburn(folder, arguments).succeed();
     assert!(!written.stdout.trim().is_empty(), "{written}");
 }

@@ -89,7 +89,7 @@ fn a_run_is_fine_tuned_with_its_own_model_sizes_and_tokenizer() {
         "more.txt",
         "--plan",
     ];
-    let of_file = Everburn::new(here, file).run().succeeded();
+    let of_file = Everburn::new(here, file).succeed();
     let of_folder = tune(&["--plan"]).succeeded();
     // Ranks, stages and parameters: activations are measured.
     let sizes = |ended: &Ended| {
@@ -131,9 +131,8 @@ fn a_model_of_text_trains_shows_samples_is_evaluated_and_writes() {
         assert_eq!(line["predictions"], samples * 16, "{line}");
     }
 
-    let eval = Everburn::new(folder.path(), ["eval", "run", "--json"]).run();
-    let eval = eval.succeeded();
-    let result = serde_json::from_str::<serde_json::Value>(eval.stdout.trim()).unwrap();
+    let eval = Everburn::new(folder.path(), ["eval", "run", "--json"]).succeed();
+    let result = eval.json();
     assert_eq!(
         result["test_loss"], report["test_loss"],
         "the trained model"
@@ -189,8 +188,7 @@ fn samples_do_not_change_the_training_and_ranks_agree() {
         let arguments = ["train", "--config", "none.toml", "--ranks", ranks];
         let ended = Everburn::new(folder.path(), arguments)
             .args(["--run-dir", &name])
-            .run()
-            .succeeded();
+            .succeed();
         let sampled = ended.stdout.matches("sample after step 1:").count();
         assert_eq!(sampled, 1, "rank 0 alone: {ended}");
         Run::new(folder.path().join(name))
@@ -221,8 +219,7 @@ fn bytes_are_tokens_too() {
 fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |arguments: &[&str], messages: &[&str]| {
-        let ended = Everburn::new(folder.path(), arguments).run();
-        ended.failed_with(2, messages);
+        Everburn::new(folder.path(), arguments).refused(messages);
     };
     let messages = ["--data mnist is images", "takes text"];
     refused(&["train", "gpt-nano", "--data", "mnist"], &messages);
@@ -261,7 +258,7 @@ fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
     refused(&["generate", "nowhere"], &["nowhere"]);
     let images =
         Everburn::train(folder.path(), "mlp").args(["--epochs", "1", "--run-dir", "images"]);
-    images.run().succeeded();
+    images.succeed();
     refused(
         &["generate", "images"],
         &["mlp does not write text", "gpt-nano", "`predict`", "`eval`"],
@@ -279,8 +276,7 @@ fn a_model_over_the_ranks_of_a_mesh_writes_and_goes_on_in_another_mesh() {
         let ended = Everburn::new(folder.path(), ["train", "--config", "plain.toml"])
             .args(["--run-dir", name])
             .args(flags)
-            .run()
-            .succeeded();
+            .succeed();
         (Run::new(folder.path().join(name)), ended)
     };
     let (alone, ended) = train("alone", &["--epochs", "2"]);
@@ -327,7 +323,7 @@ fn a_llama_over_ranks_learns_what_it_learns_on_one() {
     std::fs::write(here.join("llama.toml"), config).unwrap();
     let losses = |name: &str, flags: &[&str]| {
         let train = ["train", "--config", "llama.toml", "--run-dir", name];
-        Everburn::new(here, train).args(flags).run().succeeded();
+        Everburn::new(here, train).args(flags).succeed();
         let losses = Run::new(here.join(name)).losses("step").into_iter();
         losses.map(|(_, loss)| loss).collect::<Vec<_>>()
     };
@@ -348,7 +344,7 @@ fn a_llama_over_ranks_learns_what_it_learns_on_one() {
     }
     // A state dict has no word of sizes and tokens.
     let export = ["export", "alone", "--to", "pytorch", "--output", "llama.pt"];
-    Everburn::new(here, export).run().succeeded();
+    Everburn::new(here, export).succeed();
     let import = |more: &[&str]| {
         let import = ["import", "llama.pt"];
         Everburn::new(here, import).args(more).run()

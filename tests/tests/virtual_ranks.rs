@@ -12,8 +12,7 @@ fn hashes(folder: &Path, name: &str, flags: &[&str]) -> Vec<String> {
         .args("--batch-size 24 --epochs 3 --lr-schedule constant".split(' '))
         .args(["--hash-every", "1", "--run-dir", name])
         .args(flags)
-        .run()
-        .succeeded();
+        .succeed();
     let text = Run::new(folder.join(name)).text("hashes.jsonl");
     text.lines().map(ToString::to_string).collect()
 }
@@ -50,8 +49,7 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
         .args("--batch-size 24 --epochs 3 --virtual-ranks 3".split(' '))
         .args(["--hash-every", "1", "--run-dir", "run", "--ranks", "2"])
         .args(["--checkpoint-every", "2steps"])
-        .run()
-        .succeeded();
+        .succeed();
     let run = Run::new(folder.path().join("run"));
     assert!(
         run.path
@@ -59,7 +57,7 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
             .is_dir()
     );
     let again = "train --resume --run-dir run --steps 8 --ranks 3".split(' ');
-    let ended = Everburn::new(folder.path(), again).run().succeeded();
+    let ended = Everburn::new(folder.path(), again).succeed();
     let text = run.text("hashes.jsonl");
     let gone_on = text.lines().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(gone_on, whole, "{ended}");
@@ -79,10 +77,9 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
 fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |flags: &[&str], messages: &[&str]| {
-        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
+        Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
             .args(flags)
-            .run();
-        ended.failed_with(2, messages);
+            .refused(messages);
     };
     refused(
         &["--ranks", "3", "--virtual-ranks", "2"],

@@ -9,7 +9,7 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let refused = |data: &str, messages: &[&str]| {
-        train(here, data, "run").run().failed_with(2, messages);
+        train(here, data, "run").refused(messages);
         assert!(!here.join("run").exists());
     };
     refused(
@@ -43,10 +43,9 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
         "damaged has 2 classes, and the model 5",
         "leave resnet18.classes out",
     ];
-    five.run().failed_with(2, &said);
+    five.refused(&said);
     let none = Everburn::new(here, ["train", "resnet18", "--run-dir", "run"]);
-    none.run()
-        .failed_with(2, &["no folder of images is given", "--data"]);
+    none.refused(&["no folder of images is given", "--data"]);
     std::fs::write(here.join("damaged/down/07.png"), "no image").unwrap();
     let damaged = train(here, "damaged", "run").run();
     assert_ne!(damaged.code(), 0, "{damaged}");
@@ -60,7 +59,7 @@ fn a_start_that_makes_no_step_gives_the_folder_back_to_the_run_that_was_in_it() 
     let here = folder.path();
     draw(&here.join("sound"), 20);
     std::fs::write(here.join("sound/down/notes.webp"), "another type").unwrap();
-    let ended = train(here, "sound", "run").run().succeeded();
+    let ended = train(here, "sound", "run").succeed();
     let said = "; files that are neither JPEG nor PNG, left out: 1, such as down/notes.webp";
     assert!(ended.stdout.contains(said), "{ended}");
     let report = Run::new(here.join("run")).report();
@@ -117,12 +116,10 @@ fn a_damaged_test_image_costs_no_training() {
             assert!(ended.stderr.contains(said), "{said}: {ended}");
         }
         std::fs::write(&image, &sound).unwrap();
-        let eval = Everburn::new(here, ["eval", run, "--ranks", "1"])
-            .run()
-            .succeeded();
+        let eval = Everburn::new(here, ["eval", run, "--ranks", "1"]).succeed();
         assert!(eval.stdout.contains(" of 6)"), "{eval}");
         let resume = ["train", "--resume", "--run-dir", run];
-        Everburn::new(here, resume).run().succeeded();
+        Everburn::new(here, resume).succeed();
         assert_eq!(Run::new(here.join(run)).number("test_samples"), 6.0);
     }
 }

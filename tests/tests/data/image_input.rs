@@ -31,7 +31,7 @@ fn predictions(here: &Path, run: &str) -> Vec<f64> {
     // An imported run has no data of its own.
     let data = ["--data", "stripes", "--input", "stripes/val/down"];
     let predict = ["predict", run].into_iter().chain(data);
-    let ended = Everburn::new(here, predict).run().succeeded();
+    let ended = Everburn::new(here, predict).succeed();
     let lines = ended.stdout.lines().map(|line| {
         let line: Value = serde_json::from_str(line).unwrap();
         let numbers = line["probabilities"].as_array().unwrap().clone();
@@ -45,9 +45,9 @@ fn there_and_back(here: &Path, run: &str) -> [Value; 2] {
     let folder = format!("{run}-folder");
     let back = format!("{run}-back");
     let export = ["export", run, "--to", "hugging-face", "--output", &folder];
-    Everburn::new(here, export).run().succeeded();
+    Everburn::new(here, export).succeed();
     let import = ["import", &folder, "--run-dir", &back];
-    Everburn::new(here, import).run().succeeded();
+    Everburn::new(here, import).succeed();
     let [one, other] = [run, &back].map(|run| predictions(here, run));
     assert_eq!((one.len(), other.len()), (6, 6));
     for (one, other) in one.iter().zip(&other) {
@@ -120,8 +120,7 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
     let ended = train(here, "resnet50", "stripes", "small", &small).succeeded();
     assert!(ended.stdout.contains("scaled to 12x16, in grey"), "{ended}");
     let export = ["export", "small", "--to", "hugging-face"];
-    let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["data.stem=small"]);
+    Everburn::new(here, export).refused(&["data.stem=small"]);
     // The section of the model may name the stem.
     let own = "--set=resnet50={width=2,blocks=[1,1,1,1],stem=\"Cifar\"}";
     let same = [own, grey, "--set=data.size=[12,16]"];
@@ -151,7 +150,7 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
     train(here, "resnet50", "cifar", "cifar-run", &[RESNET]).succeeded();
     assert!(config(here, "cifar-run").contains("stem = \"small\""));
     let line = "train --init-from large-folder --init-skip fc.* --data cifar --run-dir tuned --steps 1 --batch-size 8";
-    let tuned = Everburn::new(here, line.split(' ')).run().succeeded();
+    let tuned = Everburn::new(here, line.split(' ')).succeed();
     let first = "of 10 classes, scaled to 24x32, in grey";
     assert!(tuned.stdout.contains(first), "{tuned}");
     assert!(config(here, "tuned").contains("stem = \"large\""));

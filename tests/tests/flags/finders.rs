@@ -14,8 +14,7 @@ fn find(folder: &std::path::Path, flag: &str, ranks: &str, file: &str) -> (Ended
                 .filter(|word| !["--batch-size", "32"].contains(word)),
         )
         .args(["--run-dir", &name, "--ranks", ranks])
-        .run()
-        .succeeded();
+        .succeed();
     let run = Run::new(folder.join(name));
     // Nothing was trained.
     for trained in ["model.safetensors", "metrics.jsonl", "report.json"] {
@@ -156,8 +155,9 @@ fn a_finder_is_refused_with_what_it_cannot_measure() {
             "faults would be measured",
         ),
     ] {
-        let refused = Everburn::train(folder.path(), "mlp").args(flags).run();
-        refused.failed_with(2, &[message]);
+        Everburn::train(folder.path(), "mlp")
+            .args(flags)
+            .refused(&[message]);
     }
     assert!(!folder.path().join("runs").exists());
 }

@@ -16,7 +16,7 @@ const SMALL: &str = "model = \"gpt-nano\"\n\
 fn train(folder: &Path, run: &str, flags: &[&str]) -> Run {
     let train = ["train", "--config", "small.toml", "--run-dir", run];
     let train = Everburn::new(folder, train).args(flags);
-    train.run().succeeded();
+    train.succeed();
     Run::new(folder.join(run))
 }
 
@@ -36,7 +36,7 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
 fn tensors(folder: &Path, run: &str) -> BTreeMap<String, Vec<u8>> {
     let file = format!("{run}.safetensors");
     let export = ["export", run, "--to", "safetensors", "--output", &file];
-    Everburn::new(folder, export).run().succeeded();
+    Everburn::new(folder, export).succeed();
     let tensors = tensors_of(&folder.join(file)).into_iter();
     tensors.map(|(name, (_, bytes))| (name, bytes)).collect()
 }
@@ -75,8 +75,8 @@ fn rows((shape, bytes): &(Vec<usize>, Vec<u8>)) -> Vec<Vec<f64>> {
 
 fn test_loss(folder: &Path, run: &str, flags: &[&str]) -> f64 {
     let eval = Everburn::new(folder, ["eval", run, "--json"]).args(flags);
-    let ended = eval.run().succeeded();
-    let result: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let ended = eval.succeed();
+    let result = ended.json();
     result["test_loss"].as_f64().unwrap()
 }
 
@@ -106,7 +106,7 @@ fn low_rank_factors_are_trained_beside_pretrained_weights_and_merged() {
         &[&lora[..], &["--epochs", "1", "--lr-schedule", "constant"]].concat(),
     );
     let resume = ["train", "--run-dir", "parts", "--resume", "--epochs", "2"];
-    Everburn::new(here, resume).run().succeeded();
+    Everburn::new(here, resume).succeed();
     let whole = train(
         here,
         "whole",
@@ -335,7 +335,8 @@ fn learning_rates_fall_from_layer_to_layer() {
         (&["gpt-nano", "--layer-decay", "0"][..], "layer_decay"),
         (&["mnist", "--layer-decay", "0.5"], "one list of layers"),
     ] {
-        let ended = Everburn::new(here, ["train"]).args(flags).run();
-        ended.failed_with(2, &[message]);
+        Everburn::new(here, ["train"])
+            .args(flags)
+            .refused(&[message]);
     }
 }

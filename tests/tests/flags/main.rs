@@ -41,8 +41,7 @@ fn train(folder: &Path, model: &str, name: &str, flags: &[&str]) -> (Run, Ended)
         .args(FEW)
         .args(["--run-dir", name])
         .args(flags)
-        .run()
-        .succeeded();
+        .succeed();
     (Run::new(folder.join(name)), ended)
 }
 

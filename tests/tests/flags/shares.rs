@@ -104,8 +104,9 @@ fn shares_that_cannot_be_are_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |flags: &[&str], messages: &[&str]| {
         let words = ["train", "mlp", "--data", "synthetic", "--ranks", "2"];
-        let ended = Everburn::new(folder.path(), words).args(flags).run();
-        ended.failed_with(2, messages);
+        Everburn::new(folder.path(), words)
+            .args(flags)
+            .refused(messages);
     };
     refused(
         &["--balance", "3,1,1"],

@@ -18,10 +18,7 @@ const ALONE: [(&str, &str); 4] = [
 fn a_world_of_one_starts_the_ranks_that_are_asked_for_and_one_of_torchrun_stays_one() {
     let folder = tempfile::tempdir().unwrap();
     let run = |command: Everburn, ranks: u64| {
-        let command = ALONE
-            .iter()
-            .fold(command, |command, (name, value)| command.env(name, value));
-        let ended = command.run().succeeded();
+        let ended = command.envs(ALONE).succeed();
         let report = Run::new(folder.path().join("run")).report();
         assert_eq!(report["world_size"], ranks, "{ended}");
         ended
@@ -45,13 +42,10 @@ fn flags_that_start_ranks_are_refused_in_torchruns_with_what_works() {
     let machines = ["--nodes", "2", "--node-rank", "0"];
     for (world_size, flags) in [("2", &["--ranks", "2"][..]), ("1", &machines[..])] {
         let command = three_steps(folder.path()).args(flags.iter().copied());
-        let command = ALONE
-            .iter()
-            .fold(command, |command, (name, value)| command.env(name, value));
         let command = command
+            .envs(ALONE)
             .env("WORLD_SIZE", world_size)
-            .env("MASTER_PORT", "29500");
-        let command = command
+            .env("MASTER_PORT", "29500")
             .env("TORCHELASTIC_RUN_ID", "x")
             .env("EVERBURN_OPEN_STORE", "1");
         let ended = command.env("EVERBURN_LAUNCHER", "none").run();

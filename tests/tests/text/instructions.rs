@@ -42,7 +42,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
     let pairs = questions(here, true);
     let train = |name: &str, flags: &[&str]| {
         let train = ["train", "--config", "answering.toml", "--run-dir", name];
-        let ended = Everburn::new(here, train).args(flags).run().succeeded();
+        let ended = Everburn::new(here, train).args(flags).succeed();
         (Run::new(here.join(name)), ended)
     };
     let (alone, ended) = train("run", &["--epochs", "40"]);
@@ -76,7 +76,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
 
     let chat = ["chat", "run", "--temperature", "0", "--tokens", "40"];
     let input = "two\n\none\n/reset\nthree\n?\nthree";
-    let ended = Everburn::new(here, chat).input(input).run().succeeded();
+    let ended = Everburn::new(here, chat).input(input).succeed();
     let answers = ended.stdout.lines().collect::<Vec<_>>();
     let [uno, dos, tres] = pairs.map(|(_, answer)| answer);
     assert_eq!(answers, [dos, uno, tres, "", tres], "{ended}");
@@ -91,8 +91,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
     let generate = ["generate", "run", "--temperature", "0", "--tokens", "40"];
     let whole = Everburn::new(here, generate)
         .args(["--stop", "<|im_end|>", "--prompt", said])
-        .run()
-        .succeeded();
+        .succeed();
     assert_eq!(
         whole.stdout.trim_end(),
         format!("{said}{}", answers[1]).trim_end()
@@ -100,7 +99,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
 
     // A conversation that is longer than the context continues.
     let long = "two\n".repeat(6);
-    let ended = Everburn::new(here, chat).input(&long).run().succeeded();
+    let ended = Everburn::new(here, chat).input(&long).succeed();
     let forgets = "longer than the model's context of 160 tokens";
     assert_eq!(ended.stderr.matches(forgets).count(), 1, "{ended}");
 }
@@ -113,10 +112,10 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
     let pairs = questions(here, false);
     let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
     let train = Everburn::new(here, train).args(["--epochs", "30"]);
-    train.run().succeeded();
+    train.succeed();
     let chat = ["chat", "run", "--temperature", "0", "--tokens", "40"];
     let input = pairs.map(|(question, _)| question).join("\n");
-    let ended = Everburn::new(here, chat).input(&input).run().succeeded();
+    let ended = Everburn::new(here, chat).input(&input).succeed();
     let expected = pairs.map(|(_, answer)| answer);
     assert_eq!(
         ended.stdout.lines().collect::<Vec<_>>(),
@@ -134,7 +133,7 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
     ];
     let generate = |flags: &[&str]| {
         let generate = Everburn::new(here, ["generate", "run", "--tokens", "30"]);
-        generate.args(flags).run().succeeded()
+        generate.args(flags).succeed()
     };
     for temperature in ["0", "0.9"] {
         let how = ["--temperature", temperature, "--stop", "!", "--seed", "5"];
@@ -173,10 +172,9 @@ fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_star
     questions(here, false);
     let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
     let train = Everburn::new(here, train).args(["--steps", "1"]);
-    train.run().succeeded();
+    train.succeed();
     let refused = |arguments: &[&str], messages: &[&str]| {
-        let ended = Everburn::new(here, arguments).run();
-        ended.failed_with(2, messages);
+        Everburn::new(here, arguments).refused(messages);
     };
     std::fs::write(here.join("prompts.txt"), "one\n").unwrap();
     refused(&["generate", "run", "--prompts", "nowhere"], &["nowhere"]);
@@ -231,7 +229,7 @@ fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_star
         &cut[..],
     ]
     .concat();
-    Everburn::new(here, cut).run().succeeded();
+    Everburn::new(here, cut).succeed();
     let messages = ["--data-on-device", "different lengths"];
     let on_device = [
         &train[..],

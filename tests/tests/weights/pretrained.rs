@@ -17,9 +17,9 @@ fn pretrained_with(here: &Path, model: &str, size: &str, tokenizer: &str) {
     let train = train
         .args(few)
         .args(["--batch-size", "8", "--validation-samples", "0"]);
-    train.args(["--steps", "1"]).run().succeeded();
+    train.args(["--steps", "1"]).succeed();
     let export = ["export", "made", "--to", "hugging-face", "--output", model];
-    Everburn::new(here, export).run().succeeded();
+    Everburn::new(here, export).succeed();
 }
 
 #[test]
@@ -32,11 +32,11 @@ fn a_pretrained_model_is_found_by_its_folder() {
         "gpt={width=16,layers=2,heads=2,context=16,dropout=0.0}",
     );
     let import = ["import", "gpt2", "--tokenizer", "byte", "--run-dir", "back"];
-    Everburn::new(here, import).run().succeeded();
+    Everburn::new(here, import).succeed();
     let generate = |run: &str| {
         let generate = ["generate", run, "--prompt", "The", "--tokens", "30"];
         let sampled = Everburn::new(here, generate).args(["--top-k", "40", "--top-p", "0.95"]);
-        sampled.run().succeeded().stdout
+        sampled.succeed().stdout
     };
     assert_eq!(generate("back"), generate("made"));
     // A text to stop at is not shown.
@@ -46,17 +46,15 @@ fn a_pretrained_model_is_found_by_its_folder() {
         "generate", "made", "--prompt", "The", "--tokens", "30", "--top-k", "40",
     ];
     let generate = Everburn::new(here, generate).args(["--top-p", "0.95", "--stop", &stop]);
-    let cut = generate.run().succeeded().stdout;
+    let cut = generate.succeed().stdout;
     let expected = whole.find(&stop).unwrap();
     assert_eq!(cut.trim_end_matches('\n'), &whole[..expected]);
     // What exists is not written over.
     let export = ["export", "back", "--to", "hugging-face", "--output", "gpt2"];
-    let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["there is something already"]);
+    Everburn::new(here, export).refused(&["there is something already"]);
     // Another model than the folder's.
     let import = ["import", "gpt2", "llama", "--tokenizer", "byte"];
-    let ended = Everburn::new(here, import).run();
-    ended.failed_with(2, &["model of type `gpt2`, and llama is another"]);
+    Everburn::new(here, import).refused(&["model of type `gpt2`, and llama is another"]);
 }
 
 /// A small decoder of the tests below.
@@ -71,7 +69,7 @@ fn import(here: &Path, more: &[&str]) -> Ended {
 /// What the export of a run to transformers says.
 fn export(here: &Path, run: &str, to: &str) -> String {
     let export = ["export", run, "--to", "hugging-face", "--output", to];
-    Everburn::new(here, export).run().succeeded().stdout
+    Everburn::new(here, export).succeed().stdout
 }
 
 fn read(file: &Path) -> serde_json::Value {
@@ -95,8 +93,7 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
     write_text(here);
     let train =
         "train --init-from gpt2 --data my.txt --steps 1 --set text.window=8 --run-dir never";
-    let train = Everburn::new(here, train.split(' ')).run();
-    train.failed_with(2, &["gpt2 has no tokenizer.json"]);
+    let train = Everburn::new(here, train.split(' ')).refused(&["gpt2 has no tokenizer.json"]);
     assert_eq!(train.stdout, "", "nothing is said of the data before");
     own["bos_token_id"] = 1.into();
     own["eos_token_id"] = serde_json::json!([2, 3]);
@@ -128,7 +125,7 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
             "the tokenizer of the data has 256 tokens, and the pretrained model 255",
             "name the tokenizer that the model learned with",
         ];
-        train.run().failed_with(2, &messages);
+        train.refused(&messages);
     }
     assert!(!here.join("never").exists());
 }
@@ -151,14 +148,10 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     write_text(here);
     let train = "train --init-from gpt2 --tokenizer other.json --data my.txt --steps 1 --set text.window=8 \
                  --run-dir never";
-    let train = Everburn::new(here, train.split(' ')).run();
-    train.failed_with(
-        2,
-        &[
-            "the model learned from the tokens of ",
-            "where token 2 is \"#\"",
-        ],
-    );
+    Everburn::new(here, train.split(' ')).refused(&[
+        "the model learned from the tokens of ",
+        "where token 2 is \"#\"",
+    ]);
     let config = here.join("gpt2/config.json");
     let mut own = read(&config);
     own["bos_token_id"] = 1.into();
@@ -175,7 +168,7 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     write_text(here);
     let tune = "train --init-from run --data my.txt --steps 1 --batch-size 4 --validation-samples 0 --run-dir tuned";
     let tune = Everburn::new(here, tune.split(' ')).args(["--set", "text.window=8"]);
-    tune.run().succeeded();
+    tune.succeed();
     let told = export(here, "tuned", "out");
     assert!(!told.contains("no tokenizer.json"), "{told}");
     let out = here.join("out");

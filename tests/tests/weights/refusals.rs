@@ -9,7 +9,7 @@ fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() 
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
-    begun.run().succeeded();
+    begun.succeed();
     let weights = [
         "a/model.safetensors",
         "a/checkpoints/epoch-0001/model.safetensors",
@@ -24,9 +24,9 @@ fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() 
     ];
     for from in ["a", "a/model.safetensors", "a/checkpoints/epoch-0001"] {
         let train = Everburn::train(here, "mnist").args(["--init-from", from]);
-        train.run().failed_with(2, &messages);
+        train.refused(&messages);
         let import = ["import", from, "mnist"];
-        Everburn::new(here, import).run().failed_with(2, &messages);
+        Everburn::new(here, import).refused(&messages);
     }
     assert!(!here.join("runs").exists());
 }
@@ -40,8 +40,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
         here,
         ["export", "a", "--to", "pytorch", "--output", "mlp.pt"],
     )
-    .run()
-    .succeeded();
+    .succeed();
     let messages = [
         "the weights in",
         "mlp.pt are not this model's:",
@@ -52,20 +51,17 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     ];
     for ranks in ["1", "2"] {
         let train = Everburn::train(here, "mnist").args(["--init-from", "mlp.pt"]);
-        train
-            .args(["--ranks", ranks])
-            .run()
-            .failed_with(2, &messages);
+        train.args(["--ranks", ranks]).refused(&messages);
     }
     let import = ["import", "mlp.pt", "mnist"];
-    Everburn::new(here, import).run().failed_with(2, &messages);
+    Everburn::new(here, import).refused(&messages);
     assert!(!here.join("runs").exists());
 }
 
 /// A run `a` of one step of `mlp`.
 fn run_of_mlp(here: &Path) {
     let ended = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", "a"]);
-    ended.run().succeeded();
+    ended.succeed();
 }
 
 #[test]
@@ -82,45 +78,36 @@ fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
             "--to hugging-face",
         ],
     );
-    let by_name = Everburn::new(here, ["export", "a", "--output", "named.pth"]).run();
-    by_name.succeeded();
+    Everburn::new(here, ["export", "a", "--output", "named.pth"]).succeed();
     assert!(here.join("named.pth").is_file());
     // The name is a habit of PyTorch's examples.
     std::fs::rename(here.join("named.pth"), here.join("named.pth.tar")).unwrap();
     let import = ["import", "named.pth.tar", "mlp", "--run-dir", "of-tar"];
-    Everburn::new(here, import).run().succeeded();
+    Everburn::new(here, import).succeed();
     let export = ["export", "a", "--to", "safetensors", "--output", "a.pt"];
-    let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["a.pt does not end in .safetensors"]);
+    Everburn::new(here, export).refused(&["a.pt does not end in .safetensors"]);
     let export = ["export", "a", "--to", "pytorch", "--output", "a.weights"];
-    let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["a.weights does not end in .pt, .pth"]);
+    Everburn::new(here, export).refused(&["a.weights does not end in .pt, .pth"]);
     for flags in [
         ["--output", "a.onnx"].as_slice(),
         &["--to", "pytorch", "--output", "a.onnx"],
         &["--output", "M.ONNX"],
         &["--to", "onnx"],
     ] {
-        let ended = Everburn::new(here, ["export", "a"]).args(flags).run();
-        ended.failed_with(
-            2,
-            &[
-                "ONNX is not written",
-                "export to a .pt file",
-                "torch.onnx.export",
-            ],
-        );
+        Everburn::new(here, ["export", "a"]).args(flags).refused(&[
+            "ONNX is not written",
+            "export to a .pt file",
+            "torch.onnx.export",
+        ]);
     }
     // Letters of either case, in what is read and what is written.
     let export = ["export", "a", "--output", "CAPITALS.PT"];
-    Everburn::new(here, export).run().succeeded();
+    Everburn::new(here, export).succeed();
     let import = ["import", "CAPITALS.PT", "mlp", "--run-dir", "of-capitals"];
-    Everburn::new(here, import).run().succeeded();
+    Everburn::new(here, import).succeed();
     std::fs::write(here.join("M.ONNX"), b"any").unwrap();
     let import = ["import", "M.ONNX", "mlp", "--run-dir", "of-onnx"];
-    Everburn::new(here, import)
-        .run()
-        .failed_with(2, &["ONNX is none of these", "torch.save("]);
+    Everburn::new(here, import).refused(&["ONNX is none of these", "torch.save("]);
 }
 
 #[test]
@@ -149,8 +136,7 @@ fn what_is_in_the_place_of_an_export_is_refused_before_the_model_is_read() {
         ),
     ] {
         let export = ["export", "a", "--output", "folder.pt"];
-        let ended = Everburn::new(here, export).args(flags).run();
-        ended.failed_with(2, &[told]);
+        Everburn::new(here, export).args(flags).refused(&[told]);
     }
 }
 
@@ -166,15 +152,15 @@ fn a_file_in_the_place_of_an_export_is_replaced_by_force_alone() {
         "--output weights.pt is there already",
         "--force replaces it; or name another file",
     ];
-    Everburn::new(here, export).run().failed_with(2, &messages);
+    Everburn::new(here, export).refused(&messages);
     assert_eq!(std::fs::read(&own).unwrap(), b"of somebody else");
     let forced = Everburn::new(here, export).args(["--force"]);
-    forced.run().succeeded();
+    forced.succeed();
     assert_ne!(std::fs::read(&own).unwrap(), b"of somebody else");
     // In the run's folder it is the run's own.
     for _ in 0..2 {
         let export = ["export", "a", "--to", "pytorch"];
-        Everburn::new(here, export).run().succeeded();
+        Everburn::new(here, export).succeed();
     }
 }
 
@@ -207,7 +193,7 @@ fn a_strangers_file_is_refused_and_not_a_machines_memory() {
         // Far more than it needs, and far less than what these files ask for.
         let limited = ["-c", "ulimit -v 6000000; exec \"$@\"", "sh"];
         let import = Everburn::new(here, import).by(here, Path::new("sh"), limited);
-        import.run().failed_with(2, messages);
+        import.refused(messages);
     };
     // `weight`, all of a storage of this many floats.
     let tensor = |elements: i32| {
@@ -254,9 +240,7 @@ fn what_names_no_model_is_refused_by_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let refused = |line: &[&str], messages: &[&str]| {
-        Everburn::new(here, line.to_vec())
-            .run()
-            .failed_with(2, messages);
+        Everburn::new(here, line.to_vec()).refused(messages);
     };
     let hub = "meta-llama/Llama-3.2-1B";
     let none = format!("{hub}: there is no such file or folder");

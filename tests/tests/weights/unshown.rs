@@ -12,9 +12,9 @@ fn pretrained(here: &Path) {
     let few = "--data embedded --train-samples 8 --test-samples 4 --batch-size 8 --validation-samples 0 --steps 1 \
                --run-dir made";
     let train = Everburn::new(here, train).args(few.split(' '));
-    train.run().succeeded();
+    train.succeed();
     let export = "export made --to hugging-face --output gpt2".split(' ');
-    Everburn::new(here, export).run().succeeded();
+    Everburn::new(here, export).succeed();
 }
 
 fn import(here: &Path, line: &str) -> Ended {
@@ -71,8 +71,7 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
     let train = format!(
         "train gpt2 --init-from alone.safetensors {sizes} --tokenizer byte --steps 1 --run-dir never"
     );
-    let train = Everburn::new(here, train.split(' ')).run();
-    train.failed_with(2, &["gpt.width is set and gpt.heads is not"]);
+    Everburn::new(here, train.split(' ')).refused(&["gpt.width is set and gpt.heads is not"]);
     assert!(!here.join("never").exists());
     let set = import(
         here,
@@ -86,14 +85,10 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
     let of_run = "alone.safetensors --config made/config.toml --run-dir e";
     import(here, of_run).succeeded();
     assert_eq!(heads(here, "e"), 2);
-    let unknown = Everburn::new(here, ["import", "alone.safetensors", "gpt2"]).run();
-    unknown.failed_with(
-        2,
-        &[
-            "the sizes and the tokens of this gpt2 are not known",
-            "--tokenizer",
-        ],
-    );
+    Everburn::new(here, ["import", "alone.safetensors", "gpt2"]).refused(&[
+        "the sizes and the tokens of this gpt2 are not known",
+        "--tokenizer",
+    ]);
 }
 
 #[test]
@@ -125,7 +120,7 @@ fn a_file_of_weights_whose_sizes_are_all_set_asks_for_the_tokenizer() {
     let generate = |run: &str| {
         let generate = ["generate", run, "--prompt", "The", "--tokens", "8"];
         let greedy = Everburn::new(here, generate).args(["--temperature", "0"]);
-        greedy.run().succeeded().stdout
+        greedy.succeed().stdout
     };
     assert_eq!(generate("a"), generate("made"));
 }
@@ -177,7 +172,6 @@ fn a_training_that_is_refused_leaves_no_folder() {
     let here = folder.path();
     pretrained(here);
     let train = "train --init-from made --data embedded --steps 1 --lora 2 --lora-targets nothere --run-dir never";
-    let train = Everburn::new(here, train.split(' ')).run();
-    train.failed_with(2, &["--lora-targets nothere names no layer"]);
+    Everburn::new(here, train.split(' ')).refused(&["--lora-targets nothere names no layer"]);
     assert!(!here.join("never").exists());
 }
