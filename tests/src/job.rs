@@ -211,6 +211,32 @@ impl Ended {
         self
     }
 
+    /// Checks that standard output holds every one of `parts`.
+    ///
+    /// # Panics
+    /// With the output, when it lacks one.
+    #[track_caller]
+    pub fn prints<P: AsRef<str>>(&self, parts: impl IntoIterator<Item = P>) {
+        self.holds(&self.stdout, parts);
+    }
+
+    /// Checks that standard error holds every one of `parts`.
+    ///
+    /// # Panics
+    /// With the output, when it lacks one.
+    #[track_caller]
+    pub fn warns<P: AsRef<str>>(&self, parts: impl IntoIterator<Item = P>) {
+        self.holds(&self.stderr, parts);
+    }
+
+    #[track_caller]
+    fn holds<P: AsRef<str>>(&self, text: &str, parts: impl IntoIterator<Item = P>) {
+        for part in parts {
+            let part = part.as_ref();
+            assert!(text.contains(part), "{part} is missing\n{self}");
+        }
+    }
+
     /// The JSON that it has printed.
     ///
     /// # Panics

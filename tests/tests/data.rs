@@ -61,7 +61,7 @@ fn without_files_and_network_synthetic_digits_are_taken_and_every_output_says_so
     let first = ended.stdout.lines().next().unwrap_or_default();
     assert!(first.starts_with("data: synthetic-digits"), "{ended}");
     assert!(first.contains("MNIST was not found"), "{ended}");
-    assert!(ended.stdout.contains("mlp on synthetic-digits"), "{ended}");
+    ended.prints(["mlp on synthetic-digits"]);
 
     let run = Run::new(folder.path().join("run"));
     let report = run.report();
@@ -73,7 +73,7 @@ fn without_files_and_network_synthetic_digits_are_taken_and_every_output_says_so
     assert!(config.contains("MNIST was not found"), "{config}");
 
     let ended = Everburn::new(folder.path(), ["eval", "run"]).succeed();
-    assert!(ended.stdout.contains("on synthetic-digits"), "{ended}");
+    ended.prints(["on synthetic-digits"]);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_model_of_digits_leads_images_of_your_own_to_another_one() {
     };
     train("data.augment=flip,shift").failed_with(2, &["do not take flip", "shift and rotate"]);
     let ended = train("data.augment=shift").succeeded();
-    assert!(ended.stdout.contains(", augmented by shift:0.1"), "{ended}");
+    ended.prints([", augmented by shift:0.1"]);
     std::fs::write(here.join("photo.png"), "no image").unwrap();
     Everburn::new(here, ["predict", "run", "--input", "photo.png"]).refused(&[
         "photo.png: this model reads no image files",

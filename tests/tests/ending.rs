@@ -68,8 +68,7 @@ fn ranks_that_cannot_be_started_are_a_failure_of_the_run() {
     let events = Run::new(folder.path().join("run")).text("events.jsonl");
     assert!(events.contains(r#""kind":"failure""#), "{events}");
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
-    let failed = format!("it has failed: {cause}");
-    assert!(doctor.stdout.contains(&failed), "{doctor}");
+    doctor.prints([&format!("it has failed: {cause}")]);
 }
 
 #[test]
@@ -106,7 +105,7 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     job.signal(signal);
     let ended = job.wait_until_gone(ORPHAN_DEADLINE);
     assert_eq!(ended.code(), code, "{ended}");
-    assert!(ended.stdout.contains("stopped on request"), "{ended}");
+    ended.prints(["stopped on request"]);
     // By a launcher, or by the process itself.
     let parts = [
         "stopping on SIG",
@@ -176,7 +175,7 @@ fn sigterm_at_one_rank_stops_all_of_them_and_is_no_success() {
     let begin = "on request by SIGTERM at rank 1 after step ";
     assert!(stopped.starts_with(begin), "{report:#}");
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
-    assert!(doctor.stdout.contains(stopped), "{doctor}");
+    doctor.prints([stopped]);
 }
 
 #[test]
@@ -195,13 +194,12 @@ fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
     // Eight steps an epoch.
     let train = Everburn::train(folder.path(), "mlp").args(["--run-dir", "run"]);
     let ended = train.args(["--epochs", "3", "--steps", "11"]).succeed();
-    let told = "1 epoch and part of epoch 2  11 steps";
-    assert!(ended.stdout.contains(told), "{ended}");
+    ended.prints(["1 epoch and part of epoch 2  11 steps"]);
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["unfinished_epoch"], 2, "{report:#}");
     let resume = ["train", "--resume", "--run-dir", "run", "--steps", "16"];
     let ended = Everburn::new(folder.path(), resume).succeed();
-    assert!(ended.stdout.contains("2 epochs  16 steps"), "{ended}");
+    ended.prints(["2 epochs  16 steps"]);
 }
 
 #[test]
@@ -254,8 +252,7 @@ fn a_training_that_diverges_with_finite_losses_is_warned_of_once() {
     let ended = Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let warning = "the training loss has risen from ";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{ended}");
-    let advice = "a lower --learning-rate (it is 1e9)";
-    assert!(ended.stderr.contains(advice), "{ended}");
+    ended.warns(["a lower --learning-rate (it is 1e9)"]);
     let run = Run::new(folder.path().join("run"));
     assert!(run.text("events.jsonl").contains(warning), "{ended}");
     // Nobody reads a number of thirty digits.
@@ -282,7 +279,7 @@ fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
         for checkpoint in ["best", &epochs.to_string()] {
             let arguments = ["eval", "run", "--checkpoint", checkpoint];
             let ended = Everburn::new(folder.path(), arguments).succeed();
-            assert!(ended.stdout.contains("test accuracy"), "{ended}");
+            ended.prints(["test accuracy"]);
         }
     }
 }

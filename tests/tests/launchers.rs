@@ -113,12 +113,10 @@ fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static st
         (waits && !ended.lost_the_port()).then_some((folder, ended))
     });
     assert_eq!(ended.code(), code, "{ended}");
-    let said = "rank 0 stopped on SIGTERM before its first step: nothing was trained";
-    assert!(ended.stderr.contains(said), "{ended}");
+    ended.warns(["rank 0 stopped on SIGTERM before its first step: nothing was trained"]);
     // It has its folder again.
-    assert!(ended.stdout.contains("now in run~1"), "{ended}");
-    let back = "no step was recorded: run contains the earlier run again";
-    assert!(ended.stderr.contains(back), "{ended}");
+    ended.prints(["now in run~1"]);
+    ended.warns(["no step was recorded: run contains the earlier run again"]);
     assert!(!folder.path().join("run~1").exists(), "{ended}");
     assert_eq!(
         Run::new(folder.path().join("run")).text("config.toml"),
@@ -147,7 +145,7 @@ fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() 
     let [first, second] = ended.map(Ended::succeeded);
     let line = "stopping on SIGUSR2, after the step that is under way if there is one, with a checkpoint: rank 0 has the \
                 signal";
-    assert!(first.stderr.contains(line), "{first}");
+    first.warns([line]);
     assert!(!second.stderr.contains("stopping on"), "{second}");
     let report = Run::new(folder.path().join("run")).report();
     let stopped = report["stopped"].as_str().unwrap();
@@ -360,13 +358,12 @@ fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
         report["world_size"].as_u64().unwrap()
     };
     let alone = start().succeed();
-    let note = "SLURM_NTASKS is 4, but srun has not started this process";
-    assert!(alone.stderr.contains(note), "{alone}");
+    alone.warns(["SLURM_NTASKS is 4, but srun has not started this process"]);
     assert_eq!(world_size(), 1);
     let pod = three_steps(folder.path()).env("JOB_COMPLETION_INDEX", "3");
     let pod = pod.succeed();
     let note = "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE is not set: this pod trains alone";
-    assert!(pod.stderr.contains(note), "{pod}");
+    pod.warns([note]);
     let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
     start().envs(step).args(["--ranks", "2"]).succeed();
     assert_eq!(world_size(), 2);

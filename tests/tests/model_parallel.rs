@@ -40,8 +40,7 @@ fn a_model_on_two_devices_trains_as_on_one() {
 
     // What it leaves is what one device leaves: an evaluation on one reads it.
     let evaluation = Everburn::new(folder.path(), ["eval", "two"]).succeed();
-    let loss = format!("loss {:.4}", two.number("test_loss"));
-    assert!(evaluation.stdout.contains(&loss), "{evaluation}");
+    evaluation.prints([&format!("loss {:.4}", two.number("test_loss"))]);
     Everburn::new(folder.path(), ["eval", "two"])
         .args(flags)
         .refused(&["model-parallel is for training", "leave it out"]);

@@ -248,7 +248,7 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
 
     let refused = Everburn::new(folder.path(), ["monitor", "nowhere"]).run();
     assert_eq!(refused.code(), 2, "{refused}");
-    assert!(refused.stderr.contains("nowhere"), "{refused}");
+    refused.warns(["nowhere"]);
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_run_that_fails_has_a_report_which_says_so() {
     assert!(events.contains("SIGKILL"), "{events}");
     let help =
         "no checkpoint to continue from: the same command starts again; --checkpoint-every 10min";
-    assert!(ended.stderr.contains(help), "{ended}");
+    ended.warns([help]);
     assert!(run.text("report.html").contains("failed"), "{ended}");
 }
 

@@ -35,7 +35,7 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
         let name = format!("{ranks}.jsonl");
         let flags = ["--ranks", ranks, "--output", &name];
         let told = predict(folder.path(), &flags).succeeded();
-        assert!(told.stdout.contains("200 predictions of test"), "{told}");
+        told.prints(["200 predictions of test"]);
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
         let of_ranks = lines(&text);
         assert_eq!(of_ranks.len(), alone.len(), "{ranks} ranks");

@@ -103,12 +103,12 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     begin("nothing", &skip("*")).failed_with(2, &["--init-skip leaves out all tensors"]);
     let told = begin("told", &skip("layers.2.*")).succeeded();
     let line = "4 tensors; layers.2.weight, layers.2.bias begin with new weights";
-    assert!(told.stdout.contains(line), "{told}");
+    told.prints([line]);
     begin("none", &skip("head.*")).failed_with(2, &["--init-skip head.*", "matches no parameter"]);
     let alone = begin("alone", &["--init-skip", "layers.2.*"]);
     alone.failed_with(2, &["--init-skip", "--init-from, which is not given"]);
     let of_a_run = begin("run", &["--init-from", "a", "--init-skip", "layers.2.*"]).succeeded();
-    assert!(of_a_run.stdout.contains(line), "{of_a_run}");
+    of_a_run.prints([line]);
     assert_eq!(tensors("run"), tensors("but-the-head"));
     let resume = "train --resume --run-dir run --init-skip fc.*".split(' ');
     Everburn::new(here, resume).refused(&[

@@ -72,15 +72,12 @@ fn a_vision_transformer_has_images_of_its_size_and_channels() {
     write_cifar(&here.join("cifar"));
     // CIFAR has 32 x 32 pixels, and no stem to choose.
     let ended = train(here, "vit", "cifar", "cifar-run", &[VIT]).succeeded();
-    assert!(
-        ended.stdout.contains("10 classes, scaled to 16x16"),
-        "{ended}"
-    );
+    ended.prints(["10 classes, scaled to 16x16"]);
     assert!(!config(here, "cifar-run").contains("stem"));
 
     let grey = [GREY_VIT, "--set=data.channels=grey"];
     let ended = train(here, "vit", "stripes", "grey", &grey).succeeded();
-    assert!(ended.stdout.contains("scaled to 16x16, in grey"), "{ended}");
+    ended.prints(["scaled to 16x16, in grey"]);
     let [config, preprocessor] = there_and_back(here, "grey");
     assert_eq!(config["num_channels"], 1);
     assert_eq!(preprocessor["image_mean"].as_array().unwrap().len(), 1);
@@ -118,7 +115,7 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
         "--set=data.stem=small",
     ];
     let ended = train(here, "resnet50", "stripes", "small", &small).succeeded();
-    assert!(ended.stdout.contains("scaled to 12x16, in grey"), "{ended}");
+    ended.prints(["scaled to 12x16, in grey"]);
     let export = ["export", "small", "--to", "hugging-face"];
     Everburn::new(here, export).refused(&["data.stem=small"]);
     // The section of the model may name the stem.
@@ -151,8 +148,7 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
     assert!(config(here, "cifar-run").contains("stem = \"small\""));
     let line = "train --init-from large-folder --init-skip fc.* --data cifar --run-dir tuned --steps 1 --batch-size 8";
     let tuned = Everburn::new(here, line.split(' ')).succeed();
-    let first = "of 10 classes, scaled to 24x32, in grey";
-    assert!(tuned.stdout.contains(first), "{tuned}");
+    tuned.prints(["of 10 classes, scaled to 24x32, in grey"]);
     assert!(config(here, "tuned").contains("stem = \"large\""));
     assert!(!here.join("never").exists());
 }

@@ -39,7 +39,7 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     let ended = everburn(here, &format!("{line} run --ranks 2 --learning-rate 0.01")).succeed();
     let first = "houses.csv, taken for a table: 540 training and 60 test rows, 3 features of 2 columns, to predict \
                  the number price";
-    assert!(ended.stdout.contains(first), "{ended}");
+    ended.prints([first]);
     let run = Run::new(here.join("run"));
     let losses = run.losses("validation");
     assert!(losses.last().unwrap().1 < 0.05, "{losses:?}");
@@ -64,10 +64,7 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     }
     let classes = format!("{line} kinds --learning-rate 0.01").replace("=price", "=kind");
     let ended = everburn(here, &classes).succeed();
-    assert!(
-        ended.stdout.contains("to predict kind of 2 classes"),
-        "{ended}"
-    );
+    ended.prints(["to predict kind of 2 classes"]);
     let accuracy = Run::new(here.join("kinds")).number("test_accuracy");
     assert!(accuracy > 0.9, "{accuracy}");
     everburn(here, "train table --data houses.csv --run-dir none")
@@ -130,12 +127,8 @@ fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
              --log-every 1{more}"
         );
         let ended = everburn(here, &line).succeed();
-        let first = "32 training and 6 test images of 2 classes, scaled to 12x16, in grey";
-        assert!(ended.stdout.contains(first), "{ended}");
-        assert!(
-            ended.stdout.contains("taken for tar shards, 3 of them"),
-            "{ended}"
-        );
+        ended.prints(["32 training and 6 test images of 2 classes, scaled to 12x16, in grey"]);
+        ended.prints(["taken for tar shards, 3 of them"]);
         Run::new(here.join(run)).losses("step")
     };
     let one = losses("one", "shards", "");
@@ -163,8 +156,7 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
         let line =
             format!("train resnet18 --data {data} --run-dir {run} --ranks 2 --steps 2 {set}");
         let ended = online(&line).succeed();
-        let first = "54 training and 6 test images of 2 classes, scaled to 12x16";
-        assert!(ended.stdout.contains(first), "{ended}");
+        ended.prints(["54 training and 6 test images of 2 classes, scaled to 12x16"]);
         Run::new(here.join(run)).losses("step")
     };
     assert_eq!(train("disk", "shards"), train("server", &url));

@@ -79,7 +79,7 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
     );
     let line = "gpt.activation = \"gelu\": a file of weights does not show these";
     let set = set.succeeded();
-    assert!(set.stdout.contains(line), "{set}");
+    set.prints([line]);
     assert_eq!(heads(here, "d"), 2);
     // A run's configuration has all.
     let of_run = "alone.safetensors --config made/config.toml --run-dir e";
