@@ -14,7 +14,6 @@ const ROOT: &str = "/sys/fs/cgroup";
 ///     println!("{} left", everburn_record::units::bytes(bytes));
 /// }
 /// ```
-#[must_use]
 pub fn memory_left() -> Option<u64> {
     memory_left_in(
         Path::new(ROOT),
