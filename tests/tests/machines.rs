@@ -242,33 +242,6 @@ fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped
     second.failed_with(130, &["the job was stopped on request, on another machine"]);
 }
 
-#[test]
-fn each_missing_variable_of_a_rank_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let all = [
-        ("RANK", "0"),
-        ("WORLD_SIZE", "2"),
-        ("MASTER_ADDR", "127.0.0.1"),
-        ("MASTER_PORT", "29500"),
-    ];
-    // Without RANK it is no rank, but a user's process.
-    for (missing, _) in &all[1..] {
-        let given = all.iter().filter(|(name, _)| name != missing);
-        let command = Everburn::train(folder.path(), "mlp").envs(given.copied());
-        let ended = command.refused(&[missing, "is not set"]);
-        assert!(ended.stdout.is_empty(), "nothing was started: {ended}");
-    }
-}
-
-#[test]
-fn a_variable_that_makes_no_sense_is_named_with_its_value() {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, value) in [("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "0x1")] {
-        let rank = rank_by_hand(folder.path(), 0, 2, 29500).env(name, value);
-        rank.refused(&[name, &format!("`{value}`")]);
-    }
-}
-
 /// Starts two machines that differ in the value of `flag`, and checks that both are told so before
 /// anything is trained.
 fn machines_differ(flag: &str, values: [&str; 2], difference: [&str; 2]) {

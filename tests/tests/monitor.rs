@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use everburn_tests::{DEADLINE, Everburn, Run, Terminal, holds_within, skip_missing};
+use everburn_tests::{
+    AssertContains, DEADLINE, Everburn, Run, Terminal, holds_within, skip_missing,
+};
 use rustix::process::Signal;
 
 /// Longer than all that is looked at takes on a busy machine.
@@ -263,7 +265,7 @@ fn a_run_that_fails_has_a_report_which_says_so() {
     let run = Run::new(folder.path().join("run"));
     let events = run.text("events.jsonl");
     assert_eq!(events.matches(r#""kind":"failure""#).count(), 1, "{events}");
-    assert!(events.contains("SIGKILL"), "{events}");
+    events.assert_contains(["SIGKILL", r#""rank":1"#]);
     let help =
         "no checkpoint to continue from: the same command starts again; --checkpoint-every 10min";
     ended.warns([help]);

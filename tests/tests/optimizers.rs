@@ -13,8 +13,7 @@ fn train(folder: &Path, name: &str, flags: &[&str]) -> Ended {
 }
 
 fn losses(folder: &Path, name: &str) -> Vec<f64> {
-    let losses = Run::new(folder.join(name)).losses("step").into_iter();
-    losses.map(|(_, loss)| loss).collect()
+    Run::new(folder.join(name)).values("step", "loss")
 }
 
 #[test]

@@ -251,14 +251,15 @@ fn more_epochs_stretch_the_cosine_schedule_of_a_run() {
         Run::new(folder.join(name))
     };
     let folder = tempfile::tempdir().unwrap();
-    let at_once = rates(&begin(folder.path(), "at-once", "3"));
+    let at_once = begin(folder.path(), "at-once", "3").values("step", "learning_rate");
     assert_eq!(at_once.len(), 24);
     for ranks in ["1", "2"] {
         let run = begin(folder.path(), ranks, "1");
-        assert_eq!(rates(&run).len(), 8);
+        let rates = || run.values("step", "learning_rate");
+        assert_eq!(rates().len(), 8);
         let ended = resume(folder.path(), ranks, "3", ranks).succeeded();
         ended.warns(["was that of 8 steps; from step 9 on it is that of 24, and begins at"]);
-        assert_eq!(rates(&run)[8..], at_once[8..]);
+        assert_eq!(rates()[8..], at_once[8..]);
         // What is over is over, until more is wanted.
         let ended = resume(folder.path(), ranks, "3", ranks).succeeded();
         ended.warns(["nothing to train: 24 of 24 steps are made; more --epochs continue it"]);
@@ -275,17 +276,18 @@ fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
             .args(["--log-every", "1"])
             .succeed();
         let run = Run::new(folder.path().join("run"));
-        assert_eq!(steps(&run, "step"), (1..=12).collect::<Vec<_>>());
+        let steps = |kind: &str| run.values(kind, "step");
+        assert_eq!(steps("step"), (1..=12).map(f64::from).collect::<Vec<_>>());
 
         let arguments = ["train", "--resume", "--run-dir", "run", "--steps", "24"];
         Everburn::new(folder.path(), arguments)
             .args(["--ranks", ranks])
             .succeed();
-        assert_eq!(steps(&run, "step"), (1..=24).collect::<Vec<_>>());
+        assert_eq!(steps("step"), (1..=24).map(f64::from).collect::<Vec<_>>());
         for kind in ["train", "validation"] {
-            assert_eq!(steps(&run, kind), [8, 16, 24], "{kind}");
+            assert_eq!(steps(kind), [8.0, 16.0, 24.0], "{kind}");
         }
-        assert_eq!(steps(&run, "test"), [24]);
+        assert_eq!(steps("test"), [24.0]);
         let report = run.report();
         assert_eq!(report["resumed_after_epoch"], 1, "{report:#}");
         assert_eq!(
@@ -313,22 +315,4 @@ fn seconds(run: &Run, kind: &str, epoch: u64) -> f64 {
     lines
         .map(|line| line["seconds"].as_f64().expect("a line has seconds"))
         .sum()
-}
-
-/// The learning rate of each step, where each has a line.
-fn rates(run: &Run) -> Vec<f64> {
-    let lines = run.metrics().into_iter();
-    lines
-        .filter(|line| line["kind"] == "step")
-        .map(|line| line["learning_rate"].as_f64().expect("a step has a rate"))
-        .collect()
-}
-
-/// The steps after which the lines of a kind were written.
-fn steps(run: &Run, kind: &str) -> Vec<u64> {
-    let lines = run.metrics().into_iter();
-    lines
-        .filter(|line| line["kind"] == kind)
-        .map(|line| line["step"].as_u64().expect("a line has a step"))
-        .collect()
 }

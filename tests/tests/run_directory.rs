@@ -36,7 +36,8 @@ const FILES: &[(&str, &str)] = &[
     ),
     (
         "environment.json",
-        "started_unix_ms command host kernel cores memory_bytes variables.EVERBURN_OFFLINE",
+        "started_unix_ms command host system kernel processor cores memory_bytes versions.Burn versions.Everburn \
+         variables.EVERBURN_OFFLINE",
     ),
     ("confusion.json", "split step classes[] counts[]"),
     (

@@ -155,15 +155,3 @@ fn a_drawn_token_is_not_printed_where_output_may_be_stored() {
     ]);
     assert!(!ended.stdout.contains("EVERBURN_JOB_TOKEN"), "{ended}");
 }
-
-#[test]
-fn a_data_folder_that_was_named_and_is_not_there_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let elsewhere = folder.path().join("elsewhere");
-    std::fs::create_dir_all(elsewhere.join("mnist")).unwrap();
-    let ended = Everburn::new(folder.path(), ["train", "mlp", "--data", "mnist"])
-        .args(["--data-dir", "nowhere"])
-        .env("EVERBURN_DATA_DIR", &elsewhere)
-        .refused(&["nowhere", "--data-dir"]);
-    assert!(!folder.path().join("runs").exists(), "{ended}");
-}

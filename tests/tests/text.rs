@@ -324,8 +324,7 @@ fn a_llama_over_ranks_learns_what_it_learns_on_one() {
     let losses = |name: &str, flags: &[&str]| {
         let train = ["train", "--config", "llama.toml", "--run-dir", name];
         Everburn::new(here, train).args(flags).succeed();
-        let losses = Run::new(here.join(name)).losses("step").into_iter();
-        losses.map(|(_, loss)| loss).collect::<Vec<_>>()
+        Run::new(here.join(name)).values("step", "loss")
     };
     let alone = losses("alone", &[]);
     for (name, flags, allowed) in [

@@ -6,7 +6,7 @@ use everburn_tests::{DEADLINE, Everburn, Run, holds_within};
 use rustix::process::Signal;
 
 use crate::recording::Recording;
-use crate::{FEW, losses, of_steps, shares_memory, train};
+use crate::{FEW, losses, shares_memory, train};
 
 /// A decoder of 12 MiB, of which two ranks learn two windows each.
 const LARGE_GPT: &str = "model = \"gpt-nano\"\n\
@@ -61,7 +61,7 @@ fn ranks_that_use_the_same_parameters_in_each_step_need_not_tell_which() {
     let (fixed, _) = train(folder.path(), "mlp", "static", &flags);
     assert_eq!(losses(&usual), losses(&fixed));
     let (usual, fixed) = [usual, fixed]
-        .map(|run| of_steps(&run, "gradient_bytes"))
+        .map(|run| run.values("step", "gradient_bytes"))
         .into();
     // Six parameters, a number for each.
     let (numbers, told) = (4.0 * 235_146.0, 4.0 * 6.0);

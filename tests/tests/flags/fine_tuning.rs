@@ -21,8 +21,7 @@ fn train(folder: &Path, run: &str, flags: &[&str]) -> Run {
 }
 
 fn losses(run: &Run) -> Vec<f64> {
-    let losses = run.losses("step").into_iter();
-    losses.map(|(_, loss)| loss).collect()
+    run.values("step", "loss")
 }
 
 /// How far two lists of numbers are apart.

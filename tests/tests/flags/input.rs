@@ -3,7 +3,7 @@
 use everburn_tests::{Everburn, Run, skip};
 
 use crate::recording::Recording;
-use crate::{FEW, losses, of_steps, train};
+use crate::{FEW, losses, train};
 
 #[test]
 fn batches_are_assembled_by_threads_ahead_of_the_training_or_picked_on_the_device() {
@@ -43,7 +43,7 @@ fn losses_are_read_with_each_step_or_those_of_some_steps_together() {
     };
     // Of steps whose losses are read together nobody knows what each has taken.
     let together = |run: &Run| {
-        let seconds = of_steps(run, "seconds");
+        let seconds = run.values("step", "seconds");
         seconds.windows(2).filter(|pair| pair[0] == pair[1]).count()
     };
     let (each, late) = (train("each-step"), train("late"));

@@ -69,10 +69,7 @@ fn ranks_share_samples_by_weights_or_speed_and_learn_the_same() {
     let weighted = train("weighted", &["--epochs", "2", "--balance", "3,1"]);
     assert_eq!(samples(&weighted), [24, 8]);
     for kind in ["step", "validation"] {
-        let [ours, theirs] = [&equal, &weighted].map(|run| {
-            let losses = run.losses(kind).into_iter();
-            losses.map(|(_, loss)| loss).collect::<Vec<_>>()
-        });
+        let [ours, theirs] = [&equal, &weighted].map(|run| run.values(kind, "loss"));
         assert!(are_near(&ours, &theirs), "{kind}: {ours:?} {theirs:?}");
     }
     // After step 20 shares may be any, and are those of all samples.
