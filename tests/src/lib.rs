@@ -11,6 +11,7 @@
 //! - [`Meeting`] is where the threads of a test meet;
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
+//! - [`Talker`] is a process that a test talks to;
 //! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
 //!
 //! # Rules
@@ -29,6 +30,7 @@ mod processes;
 mod run;
 mod skip;
 mod stranger;
+mod talker;
 mod terminal;
 mod wait;
 
@@ -43,5 +45,6 @@ pub use processes::{Process, StoppedProcess, processes_marked};
 pub use run::Run;
 pub use skip::{data_folder, skip, skip_missing};
 pub use stranger::{Attack, Siege};
+pub use talker::Talker;
 pub use terminal::Terminal;
 pub use wait::{DEADLINE, ORPHAN_DEADLINE, holds_within};

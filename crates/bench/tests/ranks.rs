@@ -1,70 +1,24 @@
 //! The processes that `bench collectives` times: a store and ranks that take orders.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
+use everburn_tests::Talker;
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_everburn-bench");
 const TOKEN: &str = "a token of the tests";
 
-/// A process that is ended with its value.
-struct Process {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(command: &mut Command) -> Self {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self {
-            child,
-            input,
-            output,
-        }
-    }
-
-    fn tell(&mut self, order: &Value) {
-        let input = self.input.as_mut().unwrap();
-        writeln!(input, "{order}").unwrap();
-    }
-
-    fn answer(&mut self) -> Value {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: `{line}`"))
-    }
-
-    /// Ends the input; the process has to end by itself.
-    fn finish(mut self) {
-        drop(self.input.take());
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Nothing is left to end where the test has passed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn store() -> (Process, Value) {
+fn store() -> (Talker, Value) {
     let mut command = Command::new(PROGRAM);
     command
         .env("EVERBURN_JOB_TOKEN", TOKEN)
         .args(["side", "store", "--listen", "127.0.0.1:0"]);
-    let mut store = Process::start(&mut command);
+    let mut store = Talker::start(&mut command);
     let address = store.answer();
     (store, address)
 }
 
-fn ranks(count: usize, address: &Value, arguments: &[&str]) -> Vec<Process> {
+fn ranks(count: usize, address: &Value, arguments: &[&str]) -> Vec<Talker> {
     let rank = |rank: usize| {
         let mut command = Command::new(PROGRAM);
         command
@@ -77,16 +31,16 @@ fn ranks(count: usize, address: &Value, arguments: &[&str]) -> Vec<Process> {
             .env("TORCHELASTIC_USE_AGENT_STORE", "True")
             .env_remove("EVERBURN_LAUNCHER_PID")
             .env("EVERBURN_JOB_TOKEN", TOKEN);
-        Process::start(&mut command)
+        Talker::start(&mut command)
     };
     (0..count).map(rank).collect()
 }
 
-fn ask(ranks: &mut [Process], order: &Value) -> Vec<Value> {
+fn ask(ranks: &mut [Talker], order: &Value) -> Vec<Value> {
     for rank in ranks.iter_mut() {
         rank.tell(order);
     }
-    ranks.iter_mut().map(Process::answer).collect()
+    ranks.iter_mut().map(Talker::answer).collect()
 }
 
 #[test]
@@ -115,7 +69,7 @@ fn ranks_answer_every_order_and_end_with_their_input() {
             // All at once: who leaves waits for the others.
             drop(rank.input.take());
         }
-        ranks.into_iter().for_each(Process::finish);
+        ranks.into_iter().for_each(Talker::finish);
         store.finish();
     }
 }

@@ -12,12 +12,6 @@ use std::time::Duration;
 pub use cpu_time::CpuTime;
 
 /// The memory that is available without swapping (`MemAvailable`), in bytes.
-///
-/// ```
-/// if let Some(bytes) = everburn_record::proc::available_memory() {
-///     println!("{} available", everburn_record::units::bytes(bytes));
-/// }
-/// ```
 pub fn available_memory() -> Option<u64> {
     bytes_in(&text("/proc/meminfo")?, "MemAvailable")
 }
