@@ -224,6 +224,24 @@ impl Everburn {
     }
 }
 
+/// Demands that small trainings of a model are refused before anything is started, each in a folder of its own. Each is
+/// a line: its flags and the messages, with `|` between them.
+///
+/// # Panics
+/// With the output, when one is not.
+#[track_caller]
+pub fn assert_refused(model: &str, trainings: &str) {
+    let lines = trainings.lines().map(str::trim);
+    for line in lines.filter(|line| !line.is_empty()) {
+        let (flags, messages) = line.split_once('|').expect("flags and messages");
+        let folder = tempfile::tempdir().expect("a folder for a test can be made");
+        let training = Everburn::train(folder.path(), model).args(flags.split_whitespace());
+        let ended = training.refused(&messages.split('|').map(str::trim).collect::<Vec<_>>());
+        ended.started_nothing();
+        assert!(!folder.path().join("runs").exists(), "{ended}");
+    }
+}
+
 /// A folder to run in, and an environment without anything of the test's own.
 fn surround(command: &mut Command, folder: &Path, mark: &str) {
     let home = folder.join("home");

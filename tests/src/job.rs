@@ -267,6 +267,17 @@ impl Ended {
             assert!(found, "the message should say `{message}`\n{self}");
         }
     }
+
+    /// Checks that no rank was started and nothing has panicked.
+    ///
+    /// # Panics
+    /// With the output, when it was.
+    #[track_caller]
+    pub fn started_nothing(&self) {
+        assert!(!self.stdout.contains("epoch"), "{self}");
+        assert!(!self.stderr.contains("[rank "), "{self}");
+        assert!(!self.stderr.contains("panicked"), "{self}");
+    }
 }
 
 impl std::fmt::Display for Ended {

@@ -5,6 +5,7 @@
 //! - [`Job`] is such a command that runs: its ranks can be found and signalled, conditions waited
 //!   for, and nothing of it survives its drop;
 //! - [`Ended`] is how it ended: code, standard output, standard error;
+//! - [`assert_refused`] demands that trainings are refused;
 //! - [`AssertContains`] demands parts of a text, [`assert_matches`] a pattern of a value;
 //! - [`Etcd`] is an etcd of three members, which can be killed one by one;
 //! - [`HttpServer`] answers requests as a test decides;
@@ -36,7 +37,7 @@ mod wait;
 
 pub use contains::{AssertContains, lookup};
 pub use etcd::Etcd;
-pub use everburn::{Everburn, SMALL, TOKEN, binary};
+pub use everburn::{Everburn, SMALL, TOKEN, assert_refused, binary};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use job::{Ended, Job};
 pub use meeting::Meeting;

@@ -6,7 +6,7 @@ mod machines;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use everburn_tests::{AssertContains, Ended, Everburn, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, Run, assert_refused};
 use rustix::process::Signal;
 
 const STEPS: usize = 30;
@@ -296,42 +296,19 @@ fn a_rank_0_that_comes_back_shows_the_epochs_of_the_run() {
 
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_starts() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], message: &str| {
-        Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
-            .args(flags)
-            .refused(&[message]);
-    };
-    refused(&["--ranks", "2", "--elastic", "0:2"], "at least 1 rank");
-    refused(
-        &["--ranks", "2", "--elastic", "2:1"],
-        "the smaller number comes first",
-    );
-    refused(&["--ranks", "2", "--elastic", "1:4"], "--elastic 1:2");
-    refused(&["--ranks", "2", "--elastic", "two"], "MIN:MAX");
-    refused(
-        &[
-            "--ranks",
-            "2",
-            "--elastic",
-            "1:2",
-            "--strategy",
-            "data-parallel",
-        ],
-        "--strategy",
-    );
-    refused(
-        &["--ranks", "2", "--elastic", "1:2", "--pipeline", "2"],
-        "--mesh",
-    );
-    refused(&["--ranks", "2", "--chaos", "kill=2@step:1"], "rank 2");
-    refused(&["--ranks", "2", "--chaos", "melt=1@step:1"], "no fault");
-    refused(
-        &["--ranks", "2", "--store", "etcd://a:1"],
-        "--elastic MIN:MAX",
-    );
-    refused(
-        &["--ranks", "2", "--store", "etcd://a"],
-        "`a` is not host:port",
+    assert_refused(
+        "mnist",
+        "
+        --ranks 2 --elastic 0:2 | at least 1 rank
+        --ranks 2 --elastic 2:1 | the smaller number comes first
+        --ranks 2 --elastic 1:4 | --elastic 1:2
+        --ranks 2 --elastic two | MIN:MAX
+        --ranks 2 --elastic 1:2 --strategy data-parallel | --strategy
+        --ranks 2 --elastic 1:2 --pipeline 2 | --mesh
+        --ranks 2 --chaos kill=2@step:1 | rank 2
+        --ranks 2 --chaos melt=1@step:1 | no fault
+        --ranks 2 --store etcd://a:1 | --elastic MIN:MAX
+        --ranks 2 --store etcd://a | `a` is not host:port
+        ",
     );
 }

@@ -1,6 +1,6 @@
 //! `--precision`, as a user gives it: with processes, records, resumes and what is refused.
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, assert_refused};
 
 #[test]
 fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
@@ -78,25 +78,14 @@ fn a_text_model_learns_in_bf16_with_gradients_that_travel_in_bf16() {
 
 #[test]
 fn what_a_precision_cannot_be_used_with_is_refused_before_anything_starts() {
-    let refused = |flags: &[&str], messages: &[&str]| {
-        let folder = tempfile::tempdir().unwrap();
-        let ended = Everburn::train(folder.path(), "mlp")
-            .args(flags)
-            .refused(messages);
-        assert!(!ended.stderr.contains("panicked"), "{ended}");
-        assert!(!folder.path().join("runs").exists(), "{ended}");
-    };
-    refused(
-        &["--precision", "fp16"],
-        &["`fp16` is no precision", "use f32, bf16, f16 or tf32"],
+    assert_refused(
+        "mlp",
+        "
+        --precision fp16 | `fp16` is no precision | use f32, bf16, f16 or tf32
+        --precision tf32 | is for GPUs | use f32
+        --precision f16 --ranks 2 --local-steps 4 | do not go together | --precision bf16
+        --precision bf16 --ranks 2 --pipeline 2 | --precision bf16 do not go together | use --precision f32
+        --chaos overflow=0@step:1 | --precision f16
+        ",
     );
-    refused(&["--precision", "tf32"], &["is for GPUs", "use f32"]);
-    let rounds = ["--precision", "f16", "--ranks", "2", "--local-steps", "4"];
-    refused(&rounds, &["do not go together", "--precision bf16"]);
-    let mesh = ["--precision", "bf16", "--ranks", "2", "--pipeline", "2"];
-    refused(
-        &mesh,
-        &["--precision bf16 do not go together", "use --precision f32"],
-    );
-    refused(&["--chaos", "overflow=0@step:1"], &["--precision f16"]);
 }

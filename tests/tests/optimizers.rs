@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{Ended, Everburn, Run, assert_refused};
 
 fn train(folder: &Path, name: &str, flags: &[&str]) -> Ended {
     Everburn::train(folder, "mlp")
@@ -68,34 +68,15 @@ fn settings_of_an_optimizer_are_set_by_their_names_in_a_section_or_on_the_comman
 
 #[test]
 fn what_the_named_optimizer_has_not_is_refused_before_anything_is_started() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], messages: &[&str]| {
-        train(folder.path(), "run", flags).failed_with(2, messages);
-        assert!(!folder.path().join("run").exists());
-    };
-    let foreign = ["--optimizer", "adam", "--momentum", "0.9"];
-    let messages = ["`momentum` is no setting of adam", "sgd, muon and rmsprop"];
-    refused(&foreign, &messages);
-    let foreign = ["--optimizer", "lion", "--set", "optimizer.epsilon=1e-6"];
-    refused(&foreign, &["`epsilon` is no setting of lion"]);
-    let unknown = ["--set", "optimizer.momentums=0.9"];
-    refused(&unknown, &["momentums"]);
-    let cut = [
-        "--optimizer",
-        "muon",
-        "--shard",
-        "optimizer",
-        "--ranks",
-        "2",
-    ];
-    refused(
-        &cut,
-        &["--optimizer muon and --shard optimizer do not go together"],
-    );
-    let cut = ["--optimizer", "lamb", "--mesh", "tensor=2", "--ranks", "2"];
-    refused(
-        &cut,
-        &["--optimizer lamb and layers that several ranks share"],
+    assert_refused(
+        "mlp",
+        "
+        --optimizer adam --momentum 0.9 | `momentum` is no setting of adam | sgd, muon and rmsprop
+        --optimizer lion --set optimizer.epsilon=1e-6 | `epsilon` is no setting of lion
+        --set optimizer.momentums=0.9 | momentums
+        --optimizer muon --shard optimizer --ranks 2 | --optimizer muon and --shard optimizer do not go together
+        --optimizer lamb --mesh tensor=2 --ranks 2 | --optimizer lamb and layers that several ranks share
+        ",
     );
 }
 

@@ -1,120 +1,51 @@
 //! What cannot work is refused before anything is started, and the message says what to do.
 
-use everburn_tests::{Ended, Everburn, ORPHAN_DEADLINE, Run};
+use everburn_tests::{Everburn, ORPHAN_DEADLINE, Run, assert_refused};
 use rustix::process::Signal;
-
-/// Runs a small training with more flags in a folder of its own; nothing may be left in it.
-fn refused(model: &str, flags: &str, messages: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let training = Everburn::train(folder.path(), model).args(flags.split_whitespace());
-    let ended = training.refused(messages);
-    nothing_was_started(&ended);
-    assert!(!folder.path().join("runs").exists(), "{ended}");
-}
-
-fn nothing_was_started(ended: &Ended) {
-    assert!(!ended.stdout.contains("epoch"), "{ended}");
-    assert!(!ended.stderr.contains("[rank "), "{ended}");
-    assert!(!ended.stderr.contains("panicked"), "{ended}");
-}
 
 #[test]
 fn an_unknown_model_suggests_the_nearest() {
-    let messages = ["no model called `mnits`", "did you mean `mnist`?", "--list"];
-    refused("mnits", "", &messages);
+    let none = "| no model called `mnits` | did you mean `mnist`? | --list";
+    assert_refused("mnits", none);
 }
 
 #[test]
 fn flags_that_cannot_be_are_named_with_what_to_do() {
-    let rate = "the learning rate must be a positive number";
-    for (flags, messages) in [
-        ("--ranks 0", &["--ranks 0", "--ranks 1"][..]),
-        (
-            "--ranks 2 --backend nccl",
-            &[
-                "--backend nccl cannot be used",
-                "--devices names flex",
-                "--gpus N",
-            ],
-        ),
-        (
-            "--batch-size 3 --ranks 4",
-            &["3 samples cannot be shared by 4 ranks", "--batch-size 4"],
-        ),
-        ("--optimizer adamm", &["adamm", "adam", "adam-w", "sgd"]),
-        ("--learning-rate -1", &[rate]),
-        ("--learning-rate=-0.1", &[rate]),
-        ("--learning-rate 0", &[rate]),
-        ("--learning-rate nan", &[rate]),
-        (
-            "--lr-schedule cosine --learning-rate 2",
-            &["--learning-rate", "at most 1"],
-        ),
-        ("--epochs 0", &["--epochs must be at least 1"]),
-        ("--steps 0", &["--steps must be at least 1"]),
-        ("--batch-size 0", &["--batch-size"]),
-        ("--nodes 0", &["--nodes must be at least 1"]),
-        ("--timeout 0", &["--timeout must be at least 1"]),
-        (
-            "--threads-per-rank 0",
-            &["--threads-per-rank must be at least 1"],
-        ),
-        ("--log-every 0", &["--log-every must be at least 1"]),
-        ("--train-samples 0", &["0 training samples were asked for"]),
-        ("--test-samples 0", &["0 test samples were asked for"]),
-        (
-            "--early-stopping 0",
-            &["--early-stopping must be at least 1"],
-        ),
-        (
-            "--early-stopping 2 --validation-samples 0",
-            &["--early-stopping", "give --validation-samples"],
-        ),
-        (
-            "--best-by accuracy --validation-samples 0",
-            &["--best-by", "give --validation-samples"],
-        ),
-        ("--best-by mae", &["--best-by", "min:NAME or max:NAME"]),
-        (
-            "--strategy data-parallel --nodes 2 --node-rank 0 --rendezvous 127.0.0.1:1",
-            &[
-                "--strategy data-parallel is for one machine",
-                "--strategy ddp",
-            ],
-        ),
-        (
-            "--nodes 2 --node-rank 0 --rendezvous here",
-            &["`here` is no rendezvous address", "HOST:PORT"],
-        ),
-        ("--nodes 2 --node-rank 0", &["--rendezvous HOST:PORT"]),
-        (
-            "--nodes 2 --rendezvous h:1",
-            &[
-                "--nodes 2 without --node-rank",
-                "--node-rank 1 for the last",
-            ],
-        ),
-        (
-            "--nodes 2 --node-rank 2 --rendezvous h:1",
-            &["machine 2 of 2 does not exist", "0 to 1"],
-        ),
-        // A path below a regular file: not even root may write there.
-        (
-            "--run-dir /dev/null/run",
-            &[
-                "/dev/null/run",
-                "Not a directory",
-                "choose another --run-dir",
-            ],
-        ),
-        (
-            "--run-dir /dev/null/run --ranks 2",
-            &["/dev/null/run", "Not a directory"],
-        ),
-        ("--run-dir /proc/run", &["/proc/run"]),
-    ] {
-        refused("mlp", flags, messages);
-    }
+    assert_refused(
+        "mlp",
+        "
+        --ranks 0 | --ranks 0 | --ranks 1
+        --ranks 2 --backend nccl | --backend nccl cannot be used | --devices names flex | --gpus N
+        --batch-size 3 --ranks 4 | 3 samples cannot be shared by 4 ranks | --batch-size 4
+        --optimizer adamm | adamm | adam | adam-w | sgd
+        --learning-rate -1 | the learning rate must be a positive number
+        --learning-rate=-0.1 | the learning rate must be a positive number
+        --learning-rate 0 | the learning rate must be a positive number
+        --learning-rate nan | the learning rate must be a positive number
+        --lr-schedule cosine --learning-rate 2 | --learning-rate | at most 1
+        --epochs 0 | --epochs must be at least 1
+        --steps 0 | --steps must be at least 1
+        --batch-size 0 | --batch-size
+        --nodes 0 | --nodes must be at least 1
+        --timeout 0 | --timeout must be at least 1
+        --threads-per-rank 0 | --threads-per-rank must be at least 1
+        --log-every 0 | --log-every must be at least 1
+        --train-samples 0 | 0 training samples were asked for
+        --test-samples 0 | 0 test samples were asked for
+        --early-stopping 0 | --early-stopping must be at least 1
+        --early-stopping 2 --validation-samples 0 | --early-stopping | give --validation-samples
+        --best-by accuracy --validation-samples 0 | --best-by | give --validation-samples
+        --best-by mae | --best-by | min:NAME or max:NAME
+        --strategy data-parallel --nodes 2 --node-rank 0 --rendezvous 127.0.0.1:1 | --strategy data-parallel is for one machine | --strategy ddp
+        --nodes 2 --node-rank 0 --rendezvous here | `here` is no rendezvous address | HOST:PORT
+        --nodes 2 --node-rank 0 | --rendezvous HOST:PORT
+        --nodes 2 --rendezvous h:1 | --nodes 2 without --node-rank | --node-rank 1 for the last
+        --nodes 2 --node-rank 2 --rendezvous h:1 | machine 2 of 2 does not exist | 0 to 1
+        --run-dir /dev/null/run | /dev/null/run | Not a directory | choose another --run-dir
+        --run-dir /dev/null/run --ranks 2 | /dev/null/run | Not a directory
+        --run-dir /proc/run | /proc/run
+        ",
+    );
 }
 
 #[test]
@@ -123,22 +54,18 @@ fn gpus_that_are_not_there_offer_ranks_on_the_processor() {
         everburn_tests::skip("--gpus 2 without a GPU", "there is one");
         return;
     }
-    let messages = ["cuda:0 cannot be used", "no driver: ", "--ranks 2"];
-    refused("mlp", "--gpus 2", &messages);
+    let none = "--gpus 2 | cuda:0 cannot be used | no driver: | --ranks 2";
+    assert_refused("mlp", none);
 }
 
 #[test]
 fn more_validation_samples_than_there_are() {
-    for flags in [
-        "--validation-samples 600",
-        "--validation-samples 600 --ranks 2",
-    ] {
-        refused(
-            "mlp",
-            flags,
-            &["--validation-samples 600 leaves none of the 600"],
-        );
-    }
+    let leaves = "--validation-samples 600 leaves none of the 600";
+    assert_refused("mlp", &format!("--validation-samples 600 | {leaves}"));
+    assert_refused(
+        "mlp",
+        &format!("--validation-samples 600 --ranks 2 | {leaves}"),
+    );
 }
 
 #[test]
@@ -164,36 +91,22 @@ fn a_configuration_that_cannot_be_used_is_shown_where() {
         std::fs::write(folder.path().join("my.toml"), text).unwrap();
         let train = ["train", "--config", "my.toml"];
         let ended = Everburn::new(folder.path(), train).refused(messages);
-        nothing_was_started(&ended);
+        ended.started_nothing();
     }
 }
 
 #[test]
 fn a_key_in_the_wrong_place_gets_the_right_one_and_its_flag_is_named() {
-    for (flags, told) in [
-        (
-            "--set epochs=3",
-            "--set epochs=3: unknown key `epochs`; did you mean --epochs?",
-        ),
-        (
-            "--set training.lr=3",
-            "unknown key `training.lr`; did you mean --learning-rate?",
-        ),
-        (
-            "--set optimizer.lr=3",
-            "unknown key `training.optimizer.lr`; did you mean --learning-rate?",
-        ),
-        (
-            "--set zzzz.x=3",
-            "unknown key `zzzz`; mlp has [data] besides [ranks], [training] and [parallel]",
-        ),
-        (
-            "--set data.name=nan",
-            "quotation marks make it a text: --set 'data.name=\"nan\"'",
-        ),
-    ] {
-        refused("mlp", flags, &[told]);
-    }
+    assert_refused(
+        "mlp",
+        r#"
+        --set epochs=3 | --set epochs=3: unknown key `epochs`; did you mean --epochs?
+        --set training.lr=3 | unknown key `training.lr`; did you mean --learning-rate?
+        --set optimizer.lr=3 | unknown key `training.optimizer.lr`; did you mean --learning-rate?
+        --set zzzz.x=3 | unknown key `zzzz`; mlp has [data] besides [ranks], [training] and [parallel]
+        --set data.name=nan | quotation marks make it a text: --set 'data.name="nan"'
+        "#,
+    );
 }
 
 #[test]
@@ -242,7 +155,7 @@ fn a_run_directory_that_holds_something_else_is_left_as_it_was() {
             .run();
         let messages = ["mine", "it is not empty and holds no run", "--run-dir"];
         ended.failed_with(2, &messages);
-        nothing_was_started(&ended);
+        ended.started_nothing();
 
         let text = std::fs::read_to_string(path.join("thesis.txt")).unwrap();
         assert_eq!(text, "three years");
@@ -271,7 +184,7 @@ fn a_run_directory_that_a_running_job_uses() {
             let owner = format!("process {} has it", first.process_id());
             let messages = ["run", "another run is using it", "--run-dir", &*owner];
             ended.failed_with(2, &messages);
-            nothing_was_started(&ended);
+            ended.started_nothing();
         }
         assert!(!folder.path().join("run~1").exists(), "moved aside");
 
@@ -286,33 +199,15 @@ fn a_run_directory_that_a_running_job_uses() {
 
 #[test]
 fn meshes_that_do_not_fit_the_ranks_the_model_or_the_batch() {
-    for (flags, messages) in [
-        (
-            "--ranks 3 --mesh data=2,pipeline=2",
-            &["4 places", "3 ranks", "--ranks 4"][..],
-        ),
-        ("--ranks 2 --mesh depth=2", &["no axis `depth`"]),
-        (
-            "--ranks 5 --pipeline 5 --batch-size 60",
-            &["a model of 4 blocks cannot be cut into 5 stages"],
-        ),
-        (
-            "--ranks 2 --pipeline 2 --stages fc9",
-            &["`fc9` of --stages", "conv1, conv2, fc1, fc2"],
-        ),
-        (
-            "--ranks 2 --pipeline 2 --micro-batches 7",
-            &[
-                "7 micro-batches do not divide",
-                "64 samples",
-                "--micro-batches 4",
-            ],
-        ),
-        (
-            "--pipeline 2 --devices flex,gpu:1",
-            &["no device called `gpu:1`"],
-        ),
-    ] {
-        refused("mnist", flags, messages);
-    }
+    assert_refused(
+        "mnist",
+        "
+        --ranks 3 --mesh data=2,pipeline=2 | 4 places | 3 ranks | --ranks 4
+        --ranks 2 --mesh depth=2 | no axis `depth`
+        --ranks 5 --pipeline 5 --batch-size 60 | a model of 4 blocks cannot be cut into 5 stages
+        --ranks 2 --pipeline 2 --stages fc9 | `fc9` of --stages | conv1, conv2, fc1, fc2
+        --ranks 2 --pipeline 2 --micro-batches 7 | 7 micro-batches do not divide | 64 samples | --micro-batches 4
+        --pipeline 2 --devices flex,gpu:1 | no device called `gpu:1`
+        ",
+    );
 }

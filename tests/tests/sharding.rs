@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, assert_refused};
 
 fn train(folder: &Path, name: &str, steps: &str, ranks: &str, flags: &[&str]) -> (Run, String) {
     let ended = Everburn::train(folder, "mnist")
@@ -129,46 +129,18 @@ fn the_state_may_be_in_the_hosts_memory() {
 
 #[test]
 fn what_does_not_go_together_is_refused_before_anything_starts() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], messages: &[&str]| {
-        let ended = Everburn::train(folder.path(), "mnist")
-            .args(flags)
-            .refused(messages);
-        assert!(!ended.stderr.contains("panicked"), "{ended}");
-    };
-    let cut = ["--ranks", "2", "--shard", "gradients"];
-    let with = |flags: &[&'static str]| [&cut[..], flags].concat();
-    refused(
-        &["--ranks", "2", "--shard", "zero-3"],
-        &["none, optimizer, gradients or parameters"],
-    );
-    refused(
-        &with(&["--elastic", "1:2"]),
-        &["--elastic and --shard gradients", "resume"],
-    );
-    refused(
-        &with(&["--mesh", "pipeline=2"]),
-        &["--shard", "do not go together"],
-    );
-    refused(
-        &with(&["--virtual-ranks", "2"]),
-        &["--shard gradients and --virtual-ranks 2"],
-    );
-    refused(
-        &with(&["--communication-hook", "power-sgd:2"]),
-        &["--communication-hook power-sgd:2", "--shard optimizer"],
-    );
-    refused(
-        &with(&["--no-overlap"]),
-        &["--no-overlap", "--shard optimizer"],
-    );
-    refused(
-        &with(&["--on-divergence", "repair"]),
-        &["--on-divergence repair"],
-    );
-    refused(
-        &["--ranks", "2", "--offload-optimizer"],
-        &["--offload-optimizer", "--shard optimizer"],
+    assert_refused(
+        "mnist",
+        "
+        --ranks 2 --shard zero-3 | none, optimizer, gradients or parameters
+        --ranks 2 --shard gradients --elastic 1:2 | --elastic and --shard gradients | resume
+        --ranks 2 --shard gradients --mesh pipeline=2 | --shard | do not go together
+        --ranks 2 --shard gradients --virtual-ranks 2 | --shard gradients and --virtual-ranks 2
+        --ranks 2 --shard gradients --communication-hook power-sgd:2 | --communication-hook power-sgd:2 | --shard optimizer
+        --ranks 2 --shard gradients --no-overlap | --no-overlap | --shard optimizer
+        --ranks 2 --shard gradients --on-divergence repair | --on-divergence repair
+        --ranks 2 --offload-optimizer | --offload-optimizer | --shard optimizer
+        ",
     );
 }
 

@@ -218,49 +218,58 @@ fn bytes_are_tokens_too() {
 #[test]
 fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = |arguments: &[&str], messages: &[&str]| {
-        Everburn::new(folder.path(), arguments).refused(messages);
+    let refused = |arguments: &str, messages: &[&str]| {
+        Everburn::new(folder.path(), arguments.split(' ')).refused(messages);
     };
-    let messages = ["--data mnist is images", "takes text"];
-    refused(&["train", "gpt-nano", "--data", "mnist"], &messages);
-    let messages = ["--data embedded is text", "takes images"];
-    refused(&["train", "mnist", "--data", "embedded"], &messages);
-    let messages = ["mnist does not read text", "--tokenizer"];
-    refused(&["train", "mnist", "--tokenizer", "byte"], &messages);
-    refused(
-        &["train", "gpt-nano", "--tokenizer", "word"],
-        &["word", "char"],
-    );
-    let messages = ["--sample-every must be at least 1"];
-    refused(&["train", "gpt-nano", "--sample-every", "0"], &messages);
-    let messages = ["tinyshakespeare was not found", "--data embedded"];
-    refused(
-        &["train", "gpt-nano", "--data", "tinyshakespeare"],
-        &messages,
-    );
     std::fs::write(
         folder.path().join("wide.toml"),
         "model = \"gpt-nano\"\n[gpt]\nheads = 3\n",
     )
     .unwrap();
-    let messages = ["3 heads cannot share a width of", "[gpt]"];
-    refused(&["train", "--config", "wide.toml"], &messages);
+    for (arguments, messages) in [
+        (
+            "gpt-nano --data mnist",
+            ["--data mnist is images", "takes text"],
+        ),
+        (
+            "mnist --data embedded",
+            ["--data embedded is text", "takes images"],
+        ),
+        (
+            "mnist --tokenizer byte",
+            ["mnist does not read text", "--tokenizer"],
+        ),
+        ("gpt-nano --tokenizer word", ["word", "char"]),
+        (
+            "gpt-nano --sample-every 0",
+            ["--sample-every must be", "at least 1"],
+        ),
+        (
+            "gpt-nano --data tinyshakespeare",
+            ["tinyshakespeare was not found", "--data embedded"],
+        ),
+        (
+            "--config wide.toml",
+            ["3 heads cannot share a width of", "[gpt]"],
+        ),
+    ] {
+        refused(&format!("train {arguments}"), &messages);
+    }
     assert!(!folder.path().join("runs").exists(), "nothing was started");
 
     let (_, ended) = train(folder.path(), "run", &["--steps", "1"]);
     ended.succeeded();
-    let messages = ["'ü'", "none of the"];
-    refused(&["generate", "run", "--prompt", "über"], &messages);
+    refused("generate run --prompt über", &["'ü'", "none of the"]);
     refused(
-        &["generate", "run", "--temperature", "-1"],
+        "generate run --temperature -1",
         &["the temperature must be"],
     );
-    refused(&["generate", "nowhere"], &["nowhere"]);
-    let images =
-        Everburn::train(folder.path(), "mlp").args(["--epochs", "1", "--run-dir", "images"]);
-    images.succeed();
+    refused("generate nowhere", &["nowhere"]);
+    Everburn::train(folder.path(), "mlp")
+        .args(["--epochs", "1", "--run-dir", "images"])
+        .succeed();
     refused(
-        &["generate", "images"],
+        "generate images",
         &["mlp does not write text", "gpt-nano", "`predict`", "`eval`"],
     );
 }

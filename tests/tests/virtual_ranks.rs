@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, assert_refused};
 
 /// The fingerprints of each step of a net with batch norms and dropout.
 fn hashes(folder: &Path, name: &str, flags: &[&str]) -> Vec<String> {
@@ -75,25 +75,12 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
 
 #[test]
 fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], messages: &[&str]| {
-        Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
-            .args(flags)
-            .refused(messages);
-    };
-    refused(
-        &["--ranks", "3", "--virtual-ranks", "2"],
-        &[
-            "2 logical shards cannot be shared out to 3 ranks",
-            "--virtual-ranks 3",
-        ],
-    );
-    refused(
-        &["--virtual-ranks", "4", "--accumulate", "2"],
-        &["--accumulate 2 and --virtual-ranks 4"],
-    );
-    refused(
-        &["--ranks", "2", "--pipeline", "2", "--virtual-ranks", "2"],
-        &["--mesh", "--virtual-ranks 2 do not go together"],
+    assert_refused(
+        "mnist",
+        "
+        --ranks 3 --virtual-ranks 2 | 2 logical shards cannot be shared out to 3 ranks | --virtual-ranks 3
+        --virtual-ranks 4 --accumulate 2 | --accumulate 2 and --virtual-ranks 4
+        --ranks 2 --pipeline 2 --virtual-ranks 2 | --mesh | --virtual-ranks 2 do not go together
+        ",
     );
 }

@@ -1,6 +1,6 @@
 //! Flags that find a value in place of a training.
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{Ended, Everburn, Run, assert_refused};
 use serde_json::Value;
 
 use crate::FEW;
@@ -108,50 +108,20 @@ fn a_batch_size_is_found_by_all_ranks_together_and_nothing_is_trained() {
 
 #[test]
 fn a_finder_is_refused_with_what_it_cannot_measure() {
-    let folder = tempfile::tempdir().unwrap();
-    for (flags, message) in [
-        (
-            &["--find-batch-size", "--find-learning-rate"][..],
-            "cannot be used with",
-        ),
-        (
-            &["--find-batch-size", "--batch-size", "8"],
-            "cannot be used with",
-        ),
-        (
-            &["--find-learning-rate", "--run-dir", "a", "--resume"],
-            "cannot be used with",
-        ),
-        (
-            &["--find-learning-rate", "--ranks", "2", "--elastic", "1:2"],
-            "cannot be used with",
-        ),
-        (&["--find-learning-rate", "--warmup"], "cannot be used with"),
-        (&["--find-batch-size", "--plan"], "cannot be used with"),
-        (
-            &["--find-batch-size", "--ranks", "2", "--pipeline", "2"],
-            "the whole model",
-        ),
-        (
-            &["--find-learning-rate", "--ranks", "2", "--local-steps", "5"],
-            "--local-steps",
-        ),
-        (
-            &["--find-batch-size", "--ranks", "2", "--balance", "3,1"],
-            "by hand",
-        ),
-        (
-            &["--find-batch-size", "--ranks", "2", "--balance", "auto"],
-            "a finder measures equal shares",
-        ),
-        (
-            &["--find-learning-rate", "--chaos", "stall=0@step:1"],
-            "faults would be measured",
-        ),
-    ] {
-        Everburn::train(folder.path(), "mlp")
-            .args(flags)
-            .refused(&[message]);
-    }
-    assert!(!folder.path().join("runs").exists());
+    assert_refused(
+        "mlp",
+        "
+        --find-batch-size --find-learning-rate | cannot be used with
+        --find-batch-size --batch-size 8 | cannot be used with
+        --find-learning-rate --run-dir a --resume | cannot be used with
+        --find-learning-rate --ranks 2 --elastic 1:2 | cannot be used with
+        --find-learning-rate --warmup | cannot be used with
+        --find-batch-size --plan | cannot be used with
+        --find-batch-size --ranks 2 --pipeline 2 | the whole model
+        --find-learning-rate --ranks 2 --local-steps 5 | --local-steps
+        --find-batch-size --ranks 2 --balance 3,1 | by hand
+        --find-batch-size --ranks 2 --balance auto | a finder measures equal shares
+        --find-learning-rate --chaos stall=0@step:1 | faults would be measured
+        ",
+    );
 }

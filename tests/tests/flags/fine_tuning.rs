@@ -155,47 +155,25 @@ fn low_rank_adaptation_that_cannot_be_is_refused() {
     std::fs::write(here.join("small.toml"), SMALL).unwrap();
     train(here, "base", &["--steps", "1"]);
     for (flags, message) in [
-        (&["--lora", "2"][..], "--lora adapts pretrained weights"),
-        (&["--init-from", "base", "--lora", "0"], "and be at least 1"),
+        ("--lora 2", "--lora adapts pretrained weights"),
+        ("--init-from base --lora 0", "and be at least 1"),
+        ("--init-from base --lora-alpha 4", "--lora must be given"),
         (
-            &["--init-from", "base", "--lora-alpha", "4"],
-            "--lora must be given",
-        ),
-        (
-            &["--init-from", "base", "--lora", "2", "--lora-alpha", "0"],
+            "--init-from base --lora 2 --lora-alpha 0",
             "alpha must be a number above 0",
         ),
         (
-            &[
-                "--init-from",
-                "base",
-                "--lora",
-                "2",
-                "--lora-targets",
-                "query",
-            ],
+            "--init-from base --lora 2 --lora-targets query",
             "names no layer that factors can be put beside",
         ),
+        ("--init-from base --lora 2 --ema 0.9", "do not go together"),
         (
-            &["--init-from", "base", "--lora", "2", "--ema", "0.9"],
-            "do not go together",
-        ),
-        (
-            &[
-                "--init-from",
-                "base",
-                "--lora",
-                "2",
-                "--ranks",
-                "2",
-                "--pipeline",
-                "2",
-            ],
+            "--init-from base --lora 2 --ranks 2 --pipeline 2",
             "do not go together",
         ),
     ] {
         let train = ["train", "--config", "small.toml", "--run-dir", "never"];
-        let ended = Everburn::new(here, train).args(flags).run();
+        let ended = Everburn::new(here, train).args(flags.split(' ')).run();
         ended.failed_with(ended.code().max(1), &[message]);
     }
 }
@@ -331,11 +309,9 @@ fn learning_rates_fall_from_layer_to_layer() {
         assert!((found - factor).abs() < 0.02 * factor, "{name}: {found}");
     }
     for (flags, message) in [
-        (&["gpt-nano", "--layer-decay", "0"][..], "layer_decay"),
-        (&["mnist", "--layer-decay", "0.5"], "one list of layers"),
+        ("train gpt-nano --layer-decay 0", "layer_decay"),
+        ("train mnist --layer-decay 0.5", "one list of layers"),
     ] {
-        Everburn::new(here, ["train"])
-            .args(flags)
-            .refused(&[message]);
+        Everburn::new(here, flags.split(' ')).refused(&[message]);
     }
 }
