@@ -72,6 +72,11 @@ impl Everburn {
         Self::of_program(&binary(), folder, arguments)
     }
 
+    /// `everburn <line>` in `folder`: words with a space between them.
+    pub fn line(folder: &Path, line: impl AsRef<str>) -> Self {
+        Self::new(folder, line.as_ref().split_whitespace())
+    }
+
     /// `everburn-bench <arguments>` in `folder`.
     pub fn bench<I>(folder: &Path, arguments: I) -> Self
     where
@@ -125,6 +130,12 @@ impl Everburn {
             self.arguments.push(argument.to_os_string());
         }
         self
+    }
+
+    /// Adds words with a space between them, as [`args`](Self::args) does.
+    #[must_use]
+    pub fn words(self, words: impl AsRef<str>) -> Self {
+        self.args(words.as_ref().split_whitespace())
     }
 
     /// Sets an environment variable.
@@ -235,7 +246,7 @@ pub fn assert_refused(model: &str, trainings: &str) {
     for line in lines.filter(|line| !line.is_empty()) {
         let (flags, messages) = line.split_once('|').expect("flags and messages");
         let folder = tempfile::tempdir().expect("a folder for a test can be made");
-        let training = Everburn::train(folder.path(), model).args(flags.split_whitespace());
+        let training = Everburn::train(folder.path(), model).words(flags);
         let ended = training.refused(&messages.split('|').map(str::trim).collect::<Vec<_>>());
         ended.started_nothing();
         assert!(!folder.path().join("runs").exists(), "{ended}");

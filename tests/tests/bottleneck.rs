@@ -4,8 +4,11 @@ use everburn_tests::{Ended, Everburn, Run, SMALL};
 use serde_json::Value;
 
 fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
-    let line = "bottleneck mnist --steps 24 --batch-size 20 --run-dir run".split(' ');
-    Everburn::new(folder, line).args(SMALL).args(flags).run()
+    Everburn::line(folder, "bottleneck mnist --steps 24 --batch-size 20")
+        .words("--run-dir run")
+        .args(SMALL)
+        .args(flags)
+        .run()
 }
 
 /// How long the training took in seconds up to the last line of its record, by the recording of rank 0 and by its own

@@ -32,8 +32,7 @@ const FEW: [&str; 6] = [
 ];
 
 fn train_one_epoch(folder: &Path) -> Everburn {
-    let arguments = ["train", "mlp", "--epochs", "1", "--run-dir", "run"];
-    Everburn::new(folder, arguments).args(FEW)
+    Everburn::line(folder, "train mlp --epochs 1 --run-dir run").args(FEW)
 }
 
 #[test]

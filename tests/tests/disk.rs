@@ -97,8 +97,7 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
     let doctor = Everburn::new(folder.path(), ["doctor", "kept"]).run();
     doctor.prints(["2 checkpoints could not be written; the first, after step "]);
     // The earlier one is good: the run continues from it where there is space.
-    let arguments = ["train", "--resume", "--run-dir", "kept"];
-    let resumed = Everburn::new(folder.path(), arguments).succeed();
+    let resumed = Everburn::line(folder.path(), "train --resume --run-dir kept").succeed();
     resumed.warns(["resuming from kept/checkpoints/epoch-0001"]);
     assert_eq!(checkpoints(folder.path()).last().unwrap(), "epoch-0003");
 }
@@ -160,8 +159,7 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     let blocks = sizes().1 * 3 / 2 / 512;
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let ended = Everburn::train(folder.path(), "mlp")
-        .args(["--run-dir", "kept", "--epochs", "2"])
-        .args(["--set", "training.seed=77"])
+        .words("--run-dir kept --epochs 2 --set training.seed=77")
         .by(folder.path(), Path::new("dash"), ["-c", &script])
         .succeed();
     let failed = "writing the checkpoint kept/checkpoints/epoch-0002 failed: File too large";

@@ -14,8 +14,8 @@ const STEPS: usize = 30;
 /// A training of a net with batch norms and dropout, with enough steps that a rank can come back.
 fn train(folder: &Path, name: &str, flags: &[&str]) -> Everburn {
     let steps = STEPS.to_string();
-    Everburn::new(folder, ["train", "mnist-bn", "--data", "synthetic"])
-        .args(["--train-samples", "400", "--test-samples", "40"])
+    Everburn::line(folder, "train mnist-bn --data synthetic")
+        .words("--train-samples 400 --test-samples 40")
         .args(["--batch-size", "24", "--epochs", "9", "--steps", &steps])
         .args([
             "--virtual-ranks",
@@ -108,8 +108,7 @@ fn too_few_ranks_end_with_an_error_and_a_checkpoint_that_goes_on() {
     for message in ["cannot continue", "--resume", "rank 1", "SIGKILL"] {
         assert!(ended.stderr.contains(message), "{message}: {ended}");
     }
-    let again = ["train", "--resume", "--run-dir", "run", "--ranks", "2"];
-    Everburn::new(folder.path(), again).succeed();
+    Everburn::line(folder.path(), "train --resume --run-dir run --ranks 2").succeed();
     assert_eq!(hashes(folder.path(), "run"), expected);
     // Bytes and times are of the steps since then.
     let report = Run::new(folder.path().join("run")).report();
@@ -195,8 +194,8 @@ fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
 fn a_rank_whose_steps_take_longer_than_the_others_wait_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let slow = |name: &str, elastic: &str| {
-        Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
-            .args(["--train-samples", "400", "--test-samples", "40"])
+        Everburn::line(folder.path(), "train mlp --data synthetic")
+            .words("--train-samples 400 --test-samples 40")
             .args(["--ranks", "2", "--elastic", elastic, "--timeout", "4"])
             .args(["--steps", "20", "--batch-size", "16", "--run-dir", name])
             .args(["--chaos", "slow=1@step:5:9000ms"])
@@ -221,8 +220,7 @@ fn a_stop_while_a_rank_waits_for_others_leaves_a_checkpoint_and_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let flags = "--ranks 2 --elastic 2:2 --chaos kill=1@step:9".split(' ');
     let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
-        .args(["--train-samples", "400", "--test-samples", "40"])
-        .args(["--epochs", "100000", "--run-dir", "run"])
+        .words("--train-samples 400 --test-samples 40 --epochs 100000 --run-dir run")
         .args(flags)
         .start();
     // Rank 1 is started again after a second. Where the signal comes later than that, the job stops as any other.
@@ -255,9 +253,8 @@ fn a_rank_0_that_comes_back_shows_the_epochs_of_the_run() {
     ];
     // Later flags win over those of `train`.
     let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
-        .args(["--train-samples", "400", "--test-samples", "40"])
-        .args(["--epochs", "100000", "--run-dir", "run"])
-        .args(["--chaos", "kill=0@step:40"])
+        .words("--train-samples 400 --test-samples 40 --epochs 100000 --run-dir run")
+        .words("--chaos kill=0@step:40")
         .args(flags)
         .start();
     let run = Run::new(folder.path().join("run"));

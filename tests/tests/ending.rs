@@ -75,8 +75,7 @@ fn ranks_that_cannot_be_started_are_a_failure_of_the_run() {
 fn a_rank_that_comes_too_late_is_the_one_that_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train_for_long(folder.path(), "mlp")
-        .args(["--ranks", "3", "--timeout", "8", "--run-dir", "run"])
-        .args(["--chaos", "slow=1@step:3:9000ms"])
+        .words("--ranks 3 --timeout 8 --run-dir run --chaos slow=1@step:3:9000ms")
         .run();
     ended.failed_with(76, &["rank 1 "]);
     let blamed = |rank: usize| {
@@ -197,8 +196,7 @@ fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
     ended.prints(["1 epoch and part of epoch 2  11 steps"]);
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["unfinished_epoch"], 2, "{report:#}");
-    let resume = ["train", "--resume", "--run-dir", "run", "--steps", "16"];
-    let ended = Everburn::new(folder.path(), resume).succeed();
+    let ended = Everburn::line(folder.path(), "train --resume --run-dir run --steps 16").succeed();
     ended.prints(["2 epochs  16 steps"]);
 }
 
@@ -267,8 +265,7 @@ fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
         let folder = tempfile::tempdir().unwrap();
         // Each step multiplies the weights by about -2: some epochs until they leave the numbers.
         let ended = Everburn::train(folder.path(), "mlp")
-            .args(["--optimizer", "sgd", "--learning-rate", "0.1"])
-            .args(["--weight-decay", "30", "--epochs", "100"])
+            .words("--optimizer sgd --learning-rate 0.1 --weight-decay 30 --epochs 100")
             .args(["--ranks", ranks, "--run-dir", "run"])
             .start()
             .wait_until_gone(DEADLINE);

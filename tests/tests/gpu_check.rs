@@ -217,7 +217,7 @@ fn a_check_that_is_asked_to_end_ends_its_parts_first() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["gpu-check", "--device", "flex", "--quick", "--out", "found"];
     let mut job = Everburn::bench(folder.path(), flags)
-        .args("--sections numbers --python none --plant hang".split(' '))
+        .words("--sections numbers --python none --plant hang")
         .start();
     let log = folder.path().join("found/gpu-check.log");
     let part = || {

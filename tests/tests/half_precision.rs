@@ -6,9 +6,8 @@ use everburn_tests::{Everburn, Run, assert_refused};
 fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train(folder.path(), "mnist")
-        .args(["--precision", "f16", "--ranks", "2", "--run-dir", "run"])
-        .args(["--epochs", "2", "--log-every", "1", "--compare-every", "1"])
-        .args(["--chaos", "overflow=1@step:3"])
+        .words("--precision f16 --ranks 2 --run-dir run")
+        .words("--epochs 2 --log-every 1 --compare-every 1 --chaos overflow=1@step:3")
         .succeed();
     let skipped = "steps skipped because gradients overflowed f16: 1";
     ended.prints([skipped]);
@@ -33,13 +32,12 @@ fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
     assert!(run.text("config.toml").contains("precision = \"f16\""));
 
     // Another epoch with the scale that the run had come to, and what it was measured by is f16 again.
-    let ended = Everburn::new(folder.path(), ["train", "--resume", "--run-dir", "run"])
-        .args(["--epochs", "3", "--ranks", "2"])
+    let ended = Everburn::line(folder.path(), "train --resume --run-dir run --epochs 3")
+        .words("--ranks 2")
         .succeed();
     assert_eq!(run.number("skipped_steps"), 1.0, "{ended}");
-    let ended = Everburn::new(folder.path(), ["eval", "run", "--json"])
-        .args(["--data", "synthetic", "--train-samples", "600"])
-        .args(["--test-samples", "200"])
+    let ended = Everburn::line(folder.path(), "eval run --json --data synthetic")
+        .words("--train-samples 600 --test-samples 200")
         .succeed();
     let result = ended.json();
     let (found, told) = (
@@ -53,8 +51,7 @@ fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
 fn a_text_model_learns_in_bf16_with_gradients_that_travel_in_bf16() {
     let folder = tempfile::tempdir().unwrap();
     let train = |name: &str, flags: &[&str]| {
-        let arguments = ["train", "gpt-nano", "--ranks", "2", "--data", "embedded"];
-        Everburn::new(folder.path(), arguments)
+        Everburn::line(folder.path(), "train gpt-nano --ranks 2 --data embedded")
             .args(["--steps", "20", "--batch-size", "8", "--run-dir", name])
             .args(flags)
             .succeed();

@@ -181,7 +181,7 @@ fn ranks_of_srun_train_together_on_a_port_derived_from_the_job() {
 #[test]
 fn a_finder_under_srun_leaves_no_folder_of_checkpoints() {
     let words = "--find-learning-rate --train-samples 106 --validation-samples 10 --batch-size 32 --run-dir run --timeout 60";
-    let finder = |folder: &Path| Everburn::train(folder, "mlp").args(words.split(' '));
+    let finder = |folder: &Path| Everburn::train(folder, "mlp").words(words);
     let (folder, ended) = two_ranks(finder, of_srun);
     let run = folder.path().join("run");
     assert!(run.join("learning-rate.json").is_file(), "{}", ended[0]);
@@ -201,8 +201,7 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
         (&["--steps", "5"][..], 2),
         (&["--steps", "7", "--ranks", "1"], 1),
     ] {
-        let arguments = ["train", "--resume", "--run-dir", "run"];
-        let command = Everburn::new(folder.path(), arguments).args(more);
+        let command = Everburn::line(folder.path(), "train --resume --run-dir run").args(more);
         let ended = command.envs(only.clone()).succeed();
         let report = Run::new(folder.path().join("run")).report();
         assert_eq!(report["world_size"], ranks, "{ended}");

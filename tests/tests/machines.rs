@@ -123,8 +123,7 @@ fn rank_by_hand(folder: &Path, rank: usize, world_size: usize, port: u16) -> Eve
 fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
     let folder = tempfile::tempdir().unwrap();
     let machine = Everburn::train(folder.path(), "mlp")
-        .args(["--nodes", "2", "--node-rank", "1"])
-        .args(["--rendezvous", "127.0.0.1:1"]);
+        .words("--nodes 2 --node-rank 1 --rendezvous 127.0.0.1:1");
     let advice = ["EVERBURN_JOB_TOKEN", "openssl rand -hex 32"];
     machine.refused(&advice);
     for token in ["", "hunter2"] {

@@ -89,8 +89,7 @@ fn a_configuration_that_cannot_be_used_is_shown_where() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("my.toml"), text).unwrap();
-        let train = ["train", "--config", "my.toml"];
-        let ended = Everburn::new(folder.path(), train).refused(messages);
+        let ended = Everburn::line(folder.path(), "train --config my.toml").refused(messages);
         ended.started_nothing();
     }
 }
@@ -124,7 +123,7 @@ fn commands_without_what_they_need_say_what_that_is() {
         ),
         ("eval nowhere", &["there is no such folder"]),
     ] {
-        Everburn::new(folder.path(), words.split(' ')).refused(messages);
+        Everburn::line(folder.path(), words).refused(messages);
     }
 }
 
@@ -175,10 +174,9 @@ fn a_run_directory_that_a_running_job_uses() {
         let run = Run::new(folder.path().join("run"));
         first.wait_for("an epoch", || run.epochs() >= 1);
 
-        let again = ["train", "--resume", "--run-dir", "run"];
         for second in [
             Everburn::train(folder.path(), "mlp").args(flags),
-            Everburn::new(folder.path(), again),
+            Everburn::line(folder.path(), "train --resume --run-dir run"),
         ] {
             let ended = second.run();
             let owner = format!("process {} has it", first.process_id());

@@ -82,8 +82,7 @@ fn the_report_opens_in_a_browser_and_its_charts_answer() {
     }
     let folder = tempfile::tempdir().unwrap();
     Everburn::train(folder.path(), "mlp")
-        .args(["--ranks", "2", "--epochs", "2", "--log-every", "1"])
-        .args(["--run-dir", "run"])
+        .words("--ranks 2 --epochs 2 --log-every 1 --run-dir run")
         .succeed();
     let page = folder.path().join("run/report.html");
     let profile = folder.path().join("profile");

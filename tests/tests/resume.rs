@@ -54,8 +54,8 @@ fn a_run_of_two_machines_continues_on_one() {
     resume(folder.path(), "run", "2", "1").succeeded();
     assert_eq!(run.report()["epochs"], 2);
     assert!(run.text("config.toml").contains("nodes = 1"));
-    let of_two = ["train", "--resume", "--run-dir", "run", "--nodes", "2"];
-    Everburn::new(folder.path(), of_two).refused(&["--nodes 2 without --node-rank"]);
+    Everburn::line(folder.path(), "train --resume --run-dir run --nodes 2")
+        .refused(&["--nodes 2 without --node-rank"]);
 }
 
 #[test]
@@ -183,8 +183,7 @@ fn where_there_is_no_run_the_message_says_so() {
 fn another_model_does_not_go_on_from_this_ones_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     train(folder.path(), "run", "1");
-    let arguments = ["train", "mnist", "--resume", "--run-dir", "run"];
-    Everburn::new(folder.path(), arguments).refused(&[
+    Everburn::line(folder.path(), "train mnist --resume --run-dir run").refused(&[
         "the run is one of mlp, and mnist was named",
         "leave the model's name out",
     ]);
@@ -196,8 +195,7 @@ fn another_optimizer_does_not_go_on_from_this_ones_checkpoint() {
     let run = train(folder.path(), "run", "1");
     let before = (run.report(), run.text("metrics.jsonl"));
     for ranks in ["1", "2"] {
-        let arguments = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
-        let ended = Everburn::new(folder.path(), arguments)
+        let ended = Everburn::line(folder.path(), "train --resume --run-dir run --epochs 2")
             .args(["--optimizer", "sgd", "--ranks", ranks])
             .run();
         let messages = ["optimizer", "Adam there", "Sgd here"];
@@ -219,8 +217,7 @@ fn a_model_of_another_size_is_refused_with_the_setting_that_changed() {
     let begun = Everburn::new(folder.path(), ["train", "table"]).args(flags);
     begun.succeed();
     let before = Run::new(folder.path().join("run")).text("config.toml");
-    let resumed = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
-    let ended = Everburn::new(folder.path(), resumed)
+    let ended = Everburn::line(folder.path(), "train --resume --run-dir run --epochs 2")
         .args(["--set", "table.hidden=[32, 64]"])
         .run();
     let messages = [
@@ -272,15 +269,13 @@ fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let at_once = train(folder.path(), "at-once", "3");
         Everburn::train(folder.path(), "mlp")
-            .args(["--epochs", "3", "--steps", "12", "--run-dir", "run"])
-            .args(["--log-every", "1"])
+            .words("--epochs 3 --steps 12 --run-dir run --log-every 1")
             .succeed();
         let run = Run::new(folder.path().join("run"));
         let steps = |kind: &str| run.values(kind, "step");
         assert_eq!(steps("step"), (1..=12).map(f64::from).collect::<Vec<_>>());
 
-        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", "24"];
-        Everburn::new(folder.path(), arguments)
+        Everburn::line(folder.path(), "train --resume --run-dir run --steps 24")
             .args(["--ranks", ranks])
             .succeed();
         assert_eq!(steps("step"), (1..=24).map(f64::from).collect::<Vec<_>>());

@@ -42,7 +42,7 @@ fn a_rank_that_is_killed_between_outer_steps_comes_back_at_one() {
     let ended = Everburn::train(folder.path(), "mnist-bn")
         .args(["--ranks", "3", "--elastic", "2:3", "--local-steps", "5"])
         .args(["--batch-size", "24", "--epochs", "4", "--log-every", "1"])
-        .args("--compress-outer int8 --ema 0.99 --run-dir run".split(' '))
+        .words("--compress-outer int8 --ema 0.99 --run-dir run")
         .args(["--chaos", "kill=1@step:8,kill=0@step:33"])
         .succeed();
     ended.warns(["have made step"]);
@@ -66,9 +66,8 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
         .succeed();
     let run = Run::new(here.join("a"));
     let eval = |flags: &[&str]| {
-        let ended = Everburn::new(here, ["eval", "a", "--json"])
-            .args(["--data", "synthetic", "--train-samples", "600"])
-            .args(["--test-samples", "200"])
+        let ended = Everburn::line(here, "eval a --json --data synthetic --train-samples 600")
+            .words("--test-samples 200")
             .args(flags)
             .succeed();
         let result = ended.json();
@@ -91,8 +90,7 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
     let read = |name: &str| std::fs::read(here.join(name)).unwrap();
     assert_ne!(read("plain.safetensors"), read("averaged.safetensors"));
     // The best epoch's, of which the average decided.
-    let best = "export a --to pytorch --checkpoint best --ema".split(' ');
-    Everburn::new(here, best).succeed();
+    Everburn::line(here, "export a --to pytorch --checkpoint best --ema").succeed();
     Everburn::train(here, "mlp")
         .args(["--steps", "1", "--run-dir", "b"])
         .succeed();
@@ -106,7 +104,7 @@ fn a_schedule_with_a_warm_up_is_that_of_the_record() {
     let flags = "--lr-schedule step --decay-every 3 --decay-factor 0.5".split(' ');
     Everburn::train(folder.path(), "mlp")
         .args(flags)
-        .args("--warmup-steps 1 --learning-rate 0.008 --steps 8".split(' '))
+        .words("--warmup-steps 1 --learning-rate 0.008 --steps 8")
         .args(["--log-every", "1", "--run-dir", "a"])
         .succeed();
     let rates = Run::new(folder.path().join("a")).values("step", "learning_rate");

@@ -124,9 +124,8 @@ fn holds(run: &Run, name: &str, expected: &str) {
 fn the_files_of_a_run_have_their_fields() {
     let folder = tempfile::tempdir().unwrap();
     Everburn::train(folder.path(), "mlp")
-        .args(["--run-dir", "run", "--ranks", "2", "--epochs", "2"])
-        .args(["--log-every", "1", "--hash-every", "2", "--ema", "0.9"])
-        .args(["--max-gradient-norm", "1", "--profile", "--tensorboard"])
+        .words("--run-dir run --ranks 2 --epochs 2 --log-every 1 --hash-every 2 --ema 0.9")
+        .words("--max-gradient-norm 1 --profile --tensorboard")
         .succeed();
     let run = Run::new(folder.path().join("run"));
     for (name, expected) in FILES {

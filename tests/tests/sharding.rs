@@ -148,8 +148,7 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
 fn a_rank_that_dies_ends_the_others_with_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train(folder.path(), "mnist")
-        .args(["--ranks", "2", "--shard", "parameters", "--steps", "20"])
-        .args(["--chaos", "kill=1@step:3"])
+        .words("--ranks 2 --shard parameters --steps 20 --chaos kill=1@step:3")
         .run();
     assert!(!ended.stderr.contains("panicked"), "{ended}");
     ended.warns(["rank 1"]);

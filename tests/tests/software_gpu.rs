@@ -227,13 +227,7 @@ fn layer_that_loses_a_device(folder: &Path) -> PathBuf {
     )
     .unwrap();
     let compiled = Command::new("cc")
-        .args([
-            "-shared",
-            "-fPIC",
-            "-fvisibility=hidden",
-            "-Wall",
-            "-Werror",
-        ])
+        .args("-shared -fPIC -fvisibility=hidden -Wall -Werror".split(' '))
         .args(["-o", "liblose_device.so", "lose_device.c"])
         .current_dir(&layer)
         .status();
@@ -296,11 +290,11 @@ fn a_decoder_learns_the_same_and_writes() {
             folder,
             ["train", "gpt-nano", "--data", "embedded", "--steps", "12"],
         )
-        .args("--batch-size 4 --log-every 1 --lr-schedule constant".split(' '))
+        .words("--batch-size 4 --log-every 1 --lr-schedule constant")
         // Adam takes a gradient that is nearly zero for one that is not, and has the sign from its rounding.
         .args(["--optimizer", "sgd", "--learning-rate", "0.1"])
-        .args("--train-samples 64 --validation-samples 4 --test-samples 4".split(' '))
-        .args("--set gpt.layers=1 --set gpt.context=32 --set gpt.width=32".split(' '))
+        .words("--train-samples 64 --validation-samples 4 --test-samples 4")
+        .words("--set gpt.layers=1 --set gpt.context=32 --set gpt.width=32")
         .args(["--set", "gpt.heads=2", "--set", "gpt.dropout=0"])
         .args(["--devices", devices, "--run-dir", name])
         .succeed();

@@ -147,8 +147,7 @@ fn a_secret_that_is_none_is_refused() {
 fn a_drawn_token_is_not_printed_where_output_may_be_stored() {
     let folder = tempfile::tempdir().unwrap();
     train(folder.path(), "run", &["--steps", "1"]).succeed();
-    let listen = ["monitor", "run", "--listen", "127.0.0.1:0"];
-    let ended = Everburn::new(folder.path(), listen).refused(&[
+    let ended = Everburn::line(folder.path(), "monitor run --listen 127.0.0.1:0").refused(&[
         "--listen 127.0.0.1:0",
         "job token",
         "openssl rand -hex 32",

@@ -16,8 +16,7 @@ const SMALL_GPT: &str = "model = \"gpt-nano\"\n\
 /// `everburn train` of the small decoder with `flags`, in the run directory `name`.
 fn train(folder: &Path, name: &str, flags: &[&str]) -> (Run, Ended) {
     std::fs::write(folder.join("small.toml"), SMALL_GPT).unwrap();
-    let arguments = ["train", "--config", "small.toml", "--epochs", "2"];
-    let ended = Everburn::new(folder, arguments)
+    let ended = Everburn::line(folder, "train --config small.toml --epochs 2")
         .args(["--run-dir", name])
         .args(flags)
         .run();
@@ -35,8 +34,7 @@ fn a_run_is_fine_tuned_with_its_own_model_sizes_and_tokenizer() {
     train(here, "run", &[]).1.succeeded();
     std::fs::write(here.join("more.txt"), "To be, or not to be. ".repeat(40)).unwrap();
     let tune = |more: &[&str]| {
-        let words = "train --init-from run --data more.txt --steps 2".split(' ');
-        Everburn::new(here, words)
+        Everburn::line(here, "train --init-from run --data more.txt --steps 2")
             .args(["--run-dir", "tuned"])
             .args(more)
             .run()
@@ -219,7 +217,7 @@ fn bytes_are_tokens_too() {
 fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |arguments: &str, messages: &[&str]| {
-        Everburn::new(folder.path(), arguments.split(' ')).refused(messages);
+        Everburn::line(folder.path(), arguments).refused(messages);
     };
     std::fs::write(
         folder.path().join("wide.toml"),
@@ -351,8 +349,7 @@ fn a_llama_over_ranks_learns_what_it_learns_on_one() {
         }
     }
     // A state dict has no word of sizes and tokens.
-    let export = ["export", "alone", "--to", "pytorch", "--output", "llama.pt"];
-    Everburn::new(here, export).succeed();
+    Everburn::line(here, "export alone --to pytorch --output llama.pt").succeed();
     let import = |more: &[&str]| {
         let import = ["import", "llama.pt"];
         Everburn::new(here, import).args(more).run()

@@ -48,8 +48,7 @@ fn more_ranks_than_cores_are_announced_once() {
     let cores = std::thread::available_parallelism().unwrap().get();
     for (ranks, times) in [(1, 0), (cores + 1, 1)] {
         // Refused before a rank is started.
-        let train = ["train", "mnist", "--data-dir", "nowhere"];
-        let ended = Everburn::new(folder.path(), train)
+        let ended = Everburn::line(folder.path(), "train mnist --data-dir nowhere")
             .args(["--ranks", &ranks.to_string(), "--batch-size", "100000"])
             .refused(&["nowhere"]);
         let announced = format!(" on this machine share {cores} core");
@@ -62,8 +61,7 @@ fn ranks_that_are_threads_train_as_ranks_that_are_processes() {
     let folder = tempfile::tempdir().unwrap();
     let (processes, _) = train(folder.path(), 2);
     let ended = Everburn::new(folder.path(), ["train", "--run-dir", "runs/threads"])
-        .args(["--config", "runs/2/config.toml"])
-        .args(["--strategy", "data-parallel"])
+        .words("--config runs/2/config.toml --strategy data-parallel")
         .succeed();
     assert!(!ended.stdout.contains("[rank"), "one process: {ended}");
     let threads = Run::new(folder.path().join("runs/threads"));
@@ -259,8 +257,7 @@ fn early_stopping_ends_a_run_before_its_last_epoch() {
         let folder = tempfile::tempdir().unwrap();
         // So high that the loss jumps about: it cannot fall a hundred times in a row.
         let ended = Everburn::train(folder.path(), "mlp")
-            .args(["--early-stopping", "1", "--epochs", "100"])
-            .args(["--learning-rate", "0.1", "--seed", "1"])
+            .words("--early-stopping 1 --epochs 100 --learning-rate 0.1 --seed 1")
             .args(["--ranks", ranks, "--run-dir", "run"])
             .succeed();
         let run = Run::new(folder.path().join("run"));
@@ -287,8 +284,7 @@ fn early_stopping_ends_a_run_before_its_last_epoch() {
 fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
     let folder = tempfile::tempdir().unwrap();
     Everburn::train(folder.path(), "mlp")
-        .args(["--best-by", "accuracy", "--epochs", "4"])
-        .args(["--ranks", "2", "--run-dir", "run"])
+        .words("--best-by accuracy --epochs 4 --ranks 2 --run-dir run")
         .succeed();
     let run = Run::new(folder.path().join("run"));
     let lines = run.metrics().into_iter();

@@ -110,8 +110,7 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     let of_a_run = begin("run", &["--init-from", "a", "--init-skip", "layers.2.*"]).succeeded();
     of_a_run.prints([line]);
     assert_eq!(tensors("run"), tensors("but-the-head"));
-    let resume = "train --resume --run-dir run --init-skip fc.*".split(' ');
-    Everburn::new(here, resume).refused(&[
+    Everburn::line(here, "train --resume --run-dir run --init-skip fc.*").refused(&[
         "--init-skip fc.* has no effect on a resume: the run in",
         "began with --init-skip layers.2.* and continues with its checkpoint",
         "leave --resume away, name another --run-dir, and add --init-from",
@@ -124,19 +123,17 @@ fn other_weights_than_those_of_a_configuration_are_taken_without_its_init_skip()
     let here = folder.path();
     let begin = |run: &str, more: &str| {
         let train = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", run]);
-        train.args(more.split_whitespace()).succeed();
+        train.words(more).succeed();
     };
     begin("a", "");
     begin("b", "--init-from a --init-skip layers.2.*");
-    let export = "export b --to pytorch --output b.pt".split(' ');
-    Everburn::new(here, export).succeed();
-    let import = "import b.pt --config b/config.toml --run-dir c".split(' ');
-    Everburn::new(here, import).succeed();
+    Everburn::line(here, "export b --to pytorch --output b.pt").succeed();
+    Everburn::line(here, "import b.pt --config b/config.toml --run-dir c").succeed();
     let config = Run::new(here.join("c")).text("config.toml");
     assert!(!config.contains("init_skip"), "{config}");
     let further = |run: &str, more: &str| {
         let train = format!("train --config b/config.toml --init-from b.pt --run-dir {run} {more}");
-        let ended = Everburn::new(here, train.split_whitespace()).run();
+        let ended = Everburn::line(here, train).run();
         ended.succeeded().stdout
     };
     let whole = further("d", "");
@@ -166,7 +163,7 @@ fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
         "export a --to pytorch",
         "train mlp --init-from a --run-dir b",
     ] {
-        Everburn::new(here, command.split(' ')).refused(&messages);
+        Everburn::line(here, command).refused(&messages);
     }
     Everburn::new(here, resumed).succeed();
     Everburn::new(here, ["eval", "a"]).succeed();
@@ -204,20 +201,18 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
         .args(["none/mlp.pt"])
         .refused(&["--output none/mlp.pt: there is no folder none"]);
     Everburn::new(here, exported).args(["mlp.pt"]).succeed();
-    let import = ["import", "mlp.pt", "mlp", "--run-dir", "imported"];
-    Everburn::new(here, import).succeed();
+    Everburn::line(here, "import mlp.pt mlp --run-dir imported").succeed();
     for checkpoint in ["best", "1"] {
         let export = ["export", "imported", "--to", "pytorch", "--checkpoint"];
         let messages = ["imported has no checkpoints", "leave --checkpoint out"];
         let export = Everburn::new(here, export).args([checkpoint]);
         export.refused(&messages);
     }
-    let resume = "train --resume --run-dir imported --epochs 1".split(' ');
     let messages = [
         "weights of an import",
         "train --config imported/config.toml --init-from imported` trains from these",
     ];
-    Everburn::new(here, resume).refused(&messages);
+    Everburn::line(here, "train --resume --run-dir imported --epochs 1").refused(&messages);
 }
 
 #[test]
@@ -231,7 +226,7 @@ fn a_damaged_model_of_a_run_leads_to_its_good_checkpoint() {
     run.damage_checkpoint(2);
     let good = "epoch-0001 is the newest good checkpoint: ";
     for command in ["eval a", "export a --to pytorch"] {
-        let command = Everburn::new(here, command.split(' '));
+        let command = Everburn::line(here, command);
         let messages = [
             "a/model.safetensors",
             "cut off",
@@ -244,8 +239,7 @@ fn a_damaged_model_of_a_run_leads_to_its_good_checkpoint() {
     let messages = [good, "name it, ", "a/checkpoints/epoch-0001"];
     let train = Everburn::train(here, "mlp").args(from);
     train.refused(&messages);
-    let eval = ["eval", "a", "--checkpoint", "epoch-0001"];
-    Everburn::new(here, eval).succeed();
+    Everburn::line(here, "eval a --checkpoint epoch-0001").succeed();
     std::fs::remove_dir_all(run.path.join("checkpoints")).unwrap();
     let eval = Everburn::new(here, ["eval", "a"]);
     eval.refused(&["no checkpoint of this run is good"]);

@@ -36,8 +36,8 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     );
     draw(&here.join("half/train"), 4);
     refused("half", &["half: it has train, and neither test nor val"]);
-    let line = ["train", "resnet18", "--data", "damaged", "--run-dir", "run"];
-    let five = Everburn::new(here, line).args(["--set=resnet18.classes=5"]);
+    let five = Everburn::line(here, "train resnet18 --data damaged --run-dir run")
+        .args(["--set=resnet18.classes=5"]);
     draw(&here.join("damaged"), 20);
     let said = [
         "damaged has 2 classes, and the model 5",

@@ -37,7 +37,7 @@ fn train_whole(here: &Path, data: &str, run: &str) -> Everburn {
 pub(super) fn train_model(here: &Path, model: &str, data: &str, run: &str) -> Everburn {
     // The size in one word: further `--set` flags do not replace it.
     let small = "--set=data.size=16 --batch-size 8 --validation-samples 4 --log-every 1";
-    Everburn::new(here, ["train", model, "--data", data, "--run-dir", run]).args(small.split(' '))
+    Everburn::new(here, ["train", model, "--data", data, "--run-dir", run]).words(small)
 }
 
 #[test]
@@ -59,8 +59,7 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     for ((_, one), (_, two)) in losses[0].iter().zip(&losses[1]).take(2) {
         assert!((one - two).abs() <= 2e-3 * one, "{losses:?}");
     }
-    let predict = ["predict", "2", "--input", "stripes/val/down/01.png"];
-    let ended = Everburn::new(here, predict).succeed();
+    let ended = Everburn::line(here, "predict 2 --input stripes/val/down/01.png").succeed();
     assert!(!ended.stderr.contains("left out"), "{ended}");
     let line = ended.json();
     assert!(
@@ -169,8 +168,7 @@ fn an_evaluation_warns_of_changed_test_images_and_not_of_more_to_learn_from() {
     draw(&here.join("stripes/test"), 3);
     train(here, "stripes", "run").succeed();
     let warned = |expected: bool| {
-        let eval = ["eval", "run", "--json"];
-        let ended = Everburn::new(here, eval).succeed();
+        let ended = Everburn::line(here, "eval run --json").succeed();
         let said = ended.stderr.contains("that the training learned from");
         assert_eq!(said, expected, "{ended}");
         let result = ended.json();
@@ -202,8 +200,7 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     draw(&here.join("stripes/train"), 20);
     draw(&here.join("stripes/val"), 3);
     train_whole(here, "stripes", "a").succeed();
-    let export = ["export", "a", "--output", "a.pth"];
-    Everburn::new(here, export).succeed();
+    Everburn::line(here, "export a --output a.pth").succeed();
     let import = |run: &str, more: &[&str]| {
         let import = ["import", "a.pth", "resnet18", "--run-dir", run];
         Everburn::new(here, import).args(more).run()
@@ -225,8 +222,7 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     import("never", &["--data", "three"]).failed_with(2, &head);
     assert!(!here.join("never").exists());
     // The run's own data name the classes.
-    let eval = ["eval", "alone", "--data", "stripes"];
-    Everburn::new(here, eval).succeed();
+    Everburn::line(here, "eval alone --data stripes").succeed();
     // None of the images it learned from, or was named with, is needed.
     let image = here.join("one.png");
     std::fs::copy(here.join("stripes/val/down/01.png"), &image).unwrap();
@@ -253,8 +249,7 @@ fn weights_lead_to_the_settings_or_the_model_that_they_fit() {
     draw(&here.join("stripes"), 20);
     let train = train_whole(here, "stripes", "run");
     train.args(["--steps", "1"]).succeed();
-    let export = ["export", "run", "--output", "a.pth"];
-    Everburn::new(here, export).succeed();
+    Everburn::line(here, "export run --output a.pth").succeed();
     let refused = |model: &str, settings: &[&str], help: &str| {
         let line = ["train", model, "--data", "stripes", "--init-from", "a.pth"];
         let settings = settings.iter().map(|setting| format!("--set={setting}"));
@@ -354,8 +349,8 @@ fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
     let text = Everburn::new(here, ["train", "gpt-nano", "--data", "embedded"]);
     text.args(["--set", "data.augment=flip"])
         .refused(&["data.augment changes images"]);
-    let resident = "train mnist --data synthetic --train-samples 100 --data-on-device".split(' ');
-    Everburn::new(here, resident)
+    Everburn::line(here, "train mnist --data synthetic --train-samples 100")
+        .words("--data-on-device")
         .args(["--set", "data.augment=shift"])
         .refused(&["--data-on-device", "are augmented"]);
 }

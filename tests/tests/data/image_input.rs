@@ -18,7 +18,7 @@ const RESNET: &str = "--set=resnet50={width=2,blocks=[1,1,1,1]}";
 fn train(here: &Path, model: &str, data: &str, run: &str, settings: &[&str]) -> Ended {
     let line = ["train", model, "--data", data, "--run-dir", run];
     let few = "--batch-size 8 --validation-samples 4 --steps 2 --log-every 1";
-    let train = Everburn::new(here, line).args(few.split(' '));
+    let train = Everburn::new(here, line).words(few);
     train.args(settings.iter().copied()).run()
 }
 
@@ -116,8 +116,7 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
     ];
     let ended = train(here, "resnet50", "stripes", "small", &small).succeeded();
     ended.prints(["scaled to 12x16, in grey"]);
-    let export = ["export", "small", "--to", "hugging-face"];
-    Everburn::new(here, export).refused(&["data.stem=small"]);
+    Everburn::line(here, "export small --to hugging-face").refused(&["data.stem=small"]);
     // The section of the model may name the stem.
     let own = "--set=resnet50={width=2,blocks=[1,1,1,1],stem=\"Cifar\"}";
     let same = [own, grey, "--set=data.size=[12,16]"];
@@ -138,7 +137,7 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
         ("data.std", "[1.0,1.0,1.0]"),
     ] {
         let import = format!("import large-folder --set {key}={value} --run-dir never");
-        let import = Everburn::new(here, import.split(' ')).run();
+        let import = Everburn::line(here, import).run();
         let leave = format!("leave {key} out");
         import.failed_with(2, &[&format!("{key} is ["), "another was set", &leave]);
     }
@@ -147,7 +146,7 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
     train(here, "resnet50", "cifar", "cifar-run", &[RESNET]).succeeded();
     assert!(config(here, "cifar-run").contains("stem = \"small\""));
     let line = "train --init-from large-folder --init-skip fc.* --data cifar --run-dir tuned --steps 1 --batch-size 8";
-    let tuned = Everburn::new(here, line.split(' ')).succeed();
+    let tuned = Everburn::line(here, line).succeed();
     tuned.prints(["of 10 classes, scaled to 24x32, in grey"]);
     assert!(config(here, "tuned").contains("stem = \"large\""));
     assert!(!here.join("never").exists());

@@ -20,7 +20,7 @@ fn write_table(file: &Path, rows: usize) {
 }
 
 fn everburn(here: &Path, line: &str) -> Everburn {
-    Everburn::new(here, line.split(' '))
+    Everburn::line(here, line)
 }
 
 fn values(ended: &Ended) -> Vec<serde_json::Value> {

@@ -120,8 +120,7 @@ fn a_run_goes_on_with_its_own_tokens_only() {
     // It may be measured on others.
     Everburn::new(here, ["eval", "run", "--data", "tokens"]).succeed();
     // A new run may have the old one's configuration.
-    let line = ["train", "--config", "run/config.toml", "--data", "tokens"];
-    Everburn::new(here, line)
+    Everburn::line(here, "train --config run/config.toml --data tokens")
         .args(["--steps", "1", "--run-dir", "new"])
         .succeed();
 }

@@ -16,8 +16,8 @@ fn threads(process: Process) -> Vec<String> {
 
 /// An evaluation of a run that lasts a moment, on two ranks.
 fn evaluation(folder: &std::path::Path, flags: &[&str]) -> Everburn {
-    Everburn::new(folder, ["eval", "run", "--ranks", "2", "--json"])
-        .args(["--data", "synthetic", "--test-samples", "40000"])
+    Everburn::line(folder, "eval run --ranks 2 --json --data synthetic")
+        .words("--test-samples 40000")
         .args(flags)
 }
 

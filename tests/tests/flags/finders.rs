@@ -64,10 +64,9 @@ fn where_the_loss_never_falls_no_learning_rate_is_suggested() {
     for ranks in ["1", "2"] {
         // Each batch has all samples, and no step changes a weight.
         let ended = Everburn::new(folder.path(), ["train", "mlp", "--find-learning-rate"])
-            .args(["--data", "synthetic", "--train-samples", "106"])
-            .args(["--validation-samples", "10", "--test-samples", "10"])
-            .args(["--batch-size", "96", "--optimizer", "sgd"])
-            .args(["--max-gradient-norm", "1e-20"])
+            .words("--data synthetic --train-samples 106")
+            .words("--validation-samples 10 --test-samples 10 --batch-size 96 --optimizer sgd")
+            .words("--max-gradient-norm 1e-20")
             .args(["--run-dir", ranks, "--ranks", ranks])
             .run();
         let told =

@@ -104,8 +104,7 @@ fn low_rank_factors_are_trained_beside_pretrained_weights_and_merged() {
         "parts",
         &[&lora[..], &["--epochs", "1", "--lr-schedule", "constant"]].concat(),
     );
-    let resume = ["train", "--run-dir", "parts", "--resume", "--epochs", "2"];
-    Everburn::new(here, resume).succeed();
+    Everburn::line(here, "train --run-dir parts --resume --epochs 2").succeed();
     let whole = train(
         here,
         "whole",
@@ -172,8 +171,9 @@ fn low_rank_adaptation_that_cannot_be_is_refused() {
             "do not go together",
         ),
     ] {
-        let train = ["train", "--config", "small.toml", "--run-dir", "never"];
-        let ended = Everburn::new(here, train).args(flags.split(' ')).run();
+        let ended = Everburn::line(here, "train --config small.toml --run-dir never")
+            .words(flags)
+            .run();
         ended.failed_with(ended.code().max(1), &[message]);
     }
 }
@@ -312,6 +312,6 @@ fn learning_rates_fall_from_layer_to_layer() {
         ("train gpt-nano --layer-decay 0", "layer_decay"),
         ("train mnist --layer-decay 0.5", "one list of layers"),
     ] {
-        Everburn::new(here, flags.split(' ')).refused(&[message]);
+        Everburn::line(here, flags).refused(&[message]);
     }
 }

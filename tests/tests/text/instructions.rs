@@ -74,9 +74,10 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
         assert!((least..=most).contains(&predictions), "{line}");
     }
 
-    let chat = ["chat", "run", "--temperature", "0", "--tokens", "40"];
     let input = "two\n\none\n/reset\nthree\n?\nthree";
-    let ended = Everburn::new(here, chat).input(input).succeed();
+    let ended = Everburn::line(here, "chat run --temperature 0 --tokens 40")
+        .input(input)
+        .succeed();
     let answers = ended.stdout.lines().collect::<Vec<_>>();
     let [uno, dos, tres] = pairs.map(|(_, answer)| answer);
     assert_eq!(answers, [dos, uno, tres, "", tres], "{ended}");
@@ -84,8 +85,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
     // A conversation is one text: what the cache has is what a whole text would give.
     let said = "<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\ndos.<|im_end|>\n\
         <|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n";
-    let generate = ["generate", "run", "--temperature", "0", "--tokens", "40"];
-    let whole = Everburn::new(here, generate)
+    let whole = Everburn::line(here, "generate run --temperature 0 --tokens 40")
         .args(["--stop", "<|im_end|>", "--prompt", said])
         .succeed();
     assert_eq!(
@@ -109,9 +109,10 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
     let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
     let train = Everburn::new(here, train).args(["--epochs", "30"]);
     train.succeed();
-    let chat = ["chat", "run", "--temperature", "0", "--tokens", "40"];
     let input = pairs.map(|(question, _)| question).join("\n");
-    let ended = Everburn::new(here, chat).input(&input).succeed();
+    let ended = Everburn::line(here, "chat run --temperature 0 --tokens 40")
+        .input(&input)
+        .succeed();
     let expected = pairs.map(|(_, answer)| answer);
     assert_eq!(
         ended.stdout.lines().collect::<Vec<_>>(),

@@ -31,8 +31,7 @@ fn a_pretrained_model_is_found_by_its_folder() {
         "gpt2",
         "gpt={width=16,layers=2,heads=2,context=16,dropout=0.0}",
     );
-    let import = ["import", "gpt2", "--tokenizer", "byte", "--run-dir", "back"];
-    Everburn::new(here, import).succeed();
+    Everburn::line(here, "import gpt2 --tokenizer byte --run-dir back").succeed();
     let generate = |run: &str| {
         let generate = ["generate", run, "--prompt", "The", "--tokens", "30"];
         let sampled = Everburn::new(here, generate).args(["--top-k", "40", "--top-p", "0.95"]);
@@ -50,11 +49,11 @@ fn a_pretrained_model_is_found_by_its_folder() {
     let expected = whole.find(&stop).unwrap();
     assert_eq!(cut.trim_end_matches('\n'), &whole[..expected]);
     // What exists is not written over.
-    let export = ["export", "back", "--to", "hugging-face", "--output", "gpt2"];
-    Everburn::new(here, export).refused(&["there is something already"]);
+    Everburn::line(here, "export back --to hugging-face --output gpt2")
+        .refused(&["there is something already"]);
     // Another model than the folder's.
-    let import = ["import", "gpt2", "llama", "--tokenizer", "byte"];
-    Everburn::new(here, import).refused(&["model of type `gpt2`, and llama is another"]);
+    Everburn::line(here, "import gpt2 llama --tokenizer byte")
+        .refused(&["model of type `gpt2`, and llama is another"]);
 }
 
 /// A small decoder of the tests below.
@@ -62,8 +61,9 @@ const SMALL_GPT: &str = "gpt={width=16,layers=1,heads=2,context=16,dropout=0.0}"
 
 /// `import gpt2`, into the run `run`.
 fn import(here: &Path, more: &[&str]) -> Ended {
-    let import = ["import", "gpt2", "--run-dir", "run"];
-    Everburn::new(here, import).args(more).run()
+    Everburn::line(here, "import gpt2 --run-dir run")
+        .args(more)
+        .run()
 }
 
 /// What the export of a run to transformers says.
@@ -93,7 +93,7 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
     write_text(here);
     let train =
         "train --init-from gpt2 --data my.txt --steps 1 --set text.window=8 --run-dir never";
-    let train = Everburn::new(here, train.split(' ')).refused(&["gpt2 has no tokenizer.json"]);
+    let train = Everburn::line(here, train).refused(&["gpt2 has no tokenizer.json"]);
     assert_eq!(train.stdout, "", "nothing is said of the data before");
     own["bos_token_id"] = 1.into();
     own["eos_token_id"] = serde_json::json!([2, 3]);
@@ -120,7 +120,7 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
     ended.failed_with(2, &["the tokenizer has 256 tokens, and the model 255"]);
     let train = "train --init-from gpt2 --tokenizer byte --data my.txt --steps 1 --set text.window=8 --run-dir never";
     for ranks in ["1", "2"] {
-        let train = Everburn::new(here, train.split(' ')).args(["--ranks", ranks]);
+        let train = Everburn::line(here, train).args(["--ranks", ranks]);
         let messages = [
             "the tokenizer of the data has 256 tokens, and the pretrained model 255",
             "name the tokenizer that the model learned with",
@@ -148,7 +148,7 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     write_text(here);
     let train = "train --init-from gpt2 --tokenizer other.json --data my.txt --steps 1 --set text.window=8 \
                  --run-dir never";
-    Everburn::new(here, train.split(' ')).refused(&[
+    Everburn::line(here, train).refused(&[
         "the model learned from the tokens of ",
         "where token 2 is \"#\"",
     ]);
@@ -167,7 +167,7 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     import(here, &[]).succeeded();
     write_text(here);
     let tune = "train --init-from run --data my.txt --steps 1 --batch-size 4 --validation-samples 0 --run-dir tuned";
-    let tune = Everburn::new(here, tune.split(' ')).args(["--set", "text.window=8"]);
+    let tune = Everburn::line(here, tune).args(["--set", "text.window=8"]);
     tune.succeed();
     let told = export(here, "tuned", "out");
     assert!(!told.contains("no tokenizer.json"), "{told}");
@@ -202,8 +202,7 @@ fn a_damaged_pretrained_model_is_refused_by_its_file() {
     let [sound_weights, sound_config] =
         [&weights, &config].map(|path| std::fs::read(path).unwrap());
     let run = || {
-        let import = "import gpt2 --tokenizer byte --run-dir never".split(' ');
-        let ended = Everburn::new(here, import).run();
+        let ended = Everburn::line(here, "import gpt2 --tokenizer byte --run-dir never").run();
         assert!(!ended.stderr.contains("panicked"), "{ended}");
         assert_eq!(here.join("never").exists(), ended.code() == 0, "{ended}");
         ended
@@ -291,8 +290,7 @@ fn an_index_that_names_other_files_is_refused() {
         ("{}", "weight_map"),
     ] {
         std::fs::write(&index, text).unwrap();
-        let import = "import gpt2 --tokenizer byte --run-dir never".split(' ');
-        let ended = Everburn::new(here, import).run();
+        let ended = Everburn::line(here, "import gpt2 --tokenizer byte --run-dir never").run();
         assert!(!ended.stderr.contains("panicked"), "{ended}");
         assert!(!here.join("never").exists(), "{ended}");
         ended.failed_with(ended.code().max(1), &[expected]);

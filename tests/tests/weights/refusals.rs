@@ -36,11 +36,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     run_of_mlp(here);
-    Everburn::new(
-        here,
-        ["export", "a", "--to", "pytorch", "--output", "mlp.pt"],
-    )
-    .succeed();
+    Everburn::line(here, "export a --to pytorch --output mlp.pt").succeed();
     let messages = [
         "the weights in",
         "mlp.pt are not this model's:",
@@ -53,8 +49,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
         let train = Everburn::train(here, "mnist").args(["--init-from", "mlp.pt"]);
         train.args(["--ranks", ranks]).refused(&messages);
     }
-    let import = ["import", "mlp.pt", "mnist"];
-    Everburn::new(here, import).refused(&messages);
+    Everburn::line(here, "import mlp.pt mnist").refused(&messages);
     assert!(!here.join("runs").exists());
 }
 
@@ -82,12 +77,11 @@ fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
     assert!(here.join("named.pth").is_file());
     // The name is a habit of PyTorch's examples.
     std::fs::rename(here.join("named.pth"), here.join("named.pth.tar")).unwrap();
-    let import = ["import", "named.pth.tar", "mlp", "--run-dir", "of-tar"];
-    Everburn::new(here, import).succeed();
-    let export = ["export", "a", "--to", "safetensors", "--output", "a.pt"];
-    Everburn::new(here, export).refused(&["a.pt does not end in .safetensors"]);
-    let export = ["export", "a", "--to", "pytorch", "--output", "a.weights"];
-    Everburn::new(here, export).refused(&["a.weights does not end in .pt, .pth"]);
+    Everburn::line(here, "import named.pth.tar mlp --run-dir of-tar").succeed();
+    Everburn::line(here, "export a --to safetensors --output a.pt")
+        .refused(&["a.pt does not end in .safetensors"]);
+    Everburn::line(here, "export a --to pytorch --output a.weights")
+        .refused(&["a.weights does not end in .pt, .pth"]);
     for flags in [
         ["--output", "a.onnx"].as_slice(),
         &["--to", "pytorch", "--output", "a.onnx"],
@@ -101,13 +95,11 @@ fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
         ]);
     }
     // Letters of either case, in what is read and what is written.
-    let export = ["export", "a", "--output", "CAPITALS.PT"];
-    Everburn::new(here, export).succeed();
-    let import = ["import", "CAPITALS.PT", "mlp", "--run-dir", "of-capitals"];
-    Everburn::new(here, import).succeed();
+    Everburn::line(here, "export a --output CAPITALS.PT").succeed();
+    Everburn::line(here, "import CAPITALS.PT mlp --run-dir of-capitals").succeed();
     std::fs::write(here.join("M.ONNX"), b"any").unwrap();
-    let import = ["import", "M.ONNX", "mlp", "--run-dir", "of-onnx"];
-    Everburn::new(here, import).refused(&["ONNX is none of these", "torch.save("]);
+    Everburn::line(here, "import M.ONNX mlp --run-dir of-onnx")
+        .refused(&["ONNX is none of these", "torch.save("]);
 }
 
 #[test]
@@ -135,8 +127,9 @@ fn what_is_in_the_place_of_an_export_is_refused_before_the_model_is_read() {
             "--output folder.pt: there is something already",
         ),
     ] {
-        let export = ["export", "a", "--output", "folder.pt"];
-        Everburn::new(here, export).args(flags).refused(&[told]);
+        Everburn::line(here, "export a --output folder.pt")
+            .args(flags)
+            .refused(&[told]);
     }
 }
 
@@ -159,8 +152,7 @@ fn a_file_in_the_place_of_an_export_is_replaced_by_force_alone() {
     assert_ne!(std::fs::read(&own).unwrap(), b"of somebody else");
     // In the run's folder it is the run's own.
     for _ in 0..2 {
-        let export = ["export", "a", "--to", "pytorch"];
-        Everburn::new(here, export).succeed();
+        Everburn::line(here, "export a --to pytorch").succeed();
     }
 }
 

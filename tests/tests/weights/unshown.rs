@@ -11,15 +11,14 @@ fn pretrained(here: &Path) {
     let train = ["train", "gpt2", "--tokenizer", "byte", "--set", size];
     let few = "--data embedded --train-samples 8 --test-samples 4 --batch-size 8 --validation-samples 0 --steps 1 \
                --run-dir made";
-    let train = Everburn::new(here, train).args(few.split(' '));
+    let train = Everburn::new(here, train).words(few);
     train.succeed();
-    let export = "export made --to hugging-face --output gpt2".split(' ');
-    Everburn::new(here, export).succeed();
+    Everburn::line(here, "export made --to hugging-face --output gpt2").succeed();
 }
 
 fn import(here: &Path, line: &str) -> Ended {
     let import = format!("import {line} --tokenizer byte");
-    Everburn::new(here, import.split(' ')).run()
+    Everburn::line(here, import).run()
 }
 
 fn heads(here: &Path, run: &str) -> usize {
@@ -71,7 +70,7 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
     let train = format!(
         "train gpt2 --init-from alone.safetensors {sizes} --tokenizer byte --steps 1 --run-dir never"
     );
-    Everburn::new(here, train.split(' ')).refused(&["gpt.width is set and gpt.heads is not"]);
+    Everburn::line(here, train).refused(&["gpt.width is set and gpt.heads is not"]);
     assert!(!here.join("never").exists());
     let set = import(
         here,
@@ -104,7 +103,7 @@ fn a_file_of_weights_whose_sizes_are_all_set_asks_for_the_tokenizer() {
     let sizes = "--set gpt.width=24 --set gpt.layers=1 --set gpt.heads=2 --set gpt.context=16 --set gpt.vocabulary=256";
     let import = |more: &str| {
         let import = format!("import alone.safetensors gpt2 {sizes} {more}");
-        Everburn::new(here, import.split_whitespace()).run()
+        Everburn::line(here, import).run()
     };
     let unknown = [
         "the tokens of this gpt2 are not known: a state dict does not have them",
@@ -172,6 +171,6 @@ fn a_training_that_is_refused_leaves_no_folder() {
     let here = folder.path();
     pretrained(here);
     let train = "train --init-from made --data embedded --steps 1 --lora 2 --lora-targets nothere --run-dir never";
-    Everburn::new(here, train.split(' ')).refused(&["--lora-targets nothere names no layer"]);
+    Everburn::line(here, train).refused(&["--lora-targets nothere names no layer"]);
     assert!(!here.join("never").exists());
 }
