@@ -82,17 +82,20 @@ fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
         .refused(&["a.pt does not end in .safetensors"]);
     Everburn::line(here, "export a --to pytorch --output a.weights")
         .refused(&["a.weights does not end in .pt, .pth"]);
+    let messages = [
+        "ONNX is not written",
+        "export to a .pt file",
+        "torch.onnx.export",
+    ];
     for flags in [
-        ["--output", "a.onnx"].as_slice(),
-        &["--to", "pytorch", "--output", "a.onnx"],
-        &["--output", "M.ONNX"],
-        &["--to", "onnx"],
+        "--output a.onnx",
+        "--to pytorch --output a.onnx",
+        "--output M.ONNX",
+        "--to onnx",
     ] {
-        Everburn::new(here, ["export", "a"]).args(flags).refused(&[
-            "ONNX is not written",
-            "export to a .pt file",
-            "torch.onnx.export",
-        ]);
+        Everburn::line(here, "export a")
+            .words(flags)
+            .refused(&messages);
     }
     // Letters of either case, in what is read and what is written.
     Everburn::line(here, "export a --output CAPITALS.PT").succeed();
@@ -110,26 +113,22 @@ fn what_is_in_the_place_of_an_export_is_refused_before_the_model_is_read() {
     std::fs::create_dir(here.join("folder.pt")).unwrap();
     std::fs::write(here.join("a/model.safetensors"), b"damaged").unwrap();
     for (flags, told) in [
+        ("--to pytorch", "--output folder.pt is a folder"),
         (
-            ["--to", "pytorch"].as_slice(),
-            "--output folder.pt is a folder",
-        ),
-        (
-            [].as_slice(),
+            "",
             "name a file in it, such as folder.pt/state-dict.safetensors",
         ),
         (
-            ["--to", "hugging-face"].as_slice(),
+            "--to hugging-face",
             "--output folder.pt: there is something already",
         ),
         (
-            ["--adapter"].as_slice(),
+            "--adapter",
             "--output folder.pt: there is something already",
         ),
     ] {
-        Everburn::line(here, "export a --output folder.pt")
-            .args(flags)
-            .refused(&[told]);
+        let export = Everburn::line(here, "export a --output folder.pt");
+        export.words(flags).refused(&[told]);
     }
 }
 
@@ -231,50 +230,47 @@ fn a_strangers_file_is_refused_and_not_a_machines_memory() {
 fn what_names_no_model_is_refused_by_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let refused = |line: &[&str], messages: &[&str]| {
-        Everburn::new(here, line.to_vec()).refused(messages);
+    let refused = |line: &str, messages: &[&str]| {
+        Everburn::line(here, line).refused(messages);
     };
     let hub = "meta-llama/Llama-3.2-1B";
     let none = format!("{hub}: there is no such file or folder");
-    let from = ["train", "--init-from", hub, "--data", "my.txt"];
+    let from = format!("train --init-from {hub} --data my.txt");
     refused(&from, &[&none, "hf download NAME --local-dir FOLDER"]);
     refused(
-        &["import", "hf/llmaa"],
+        "import hf/llmaa",
         &["hf/llmaa: there is no such file or folder"],
     );
     let missing = "none.pth failed: there is no such file or folder";
-    refused(&["import", "none.pth", "resnet18"], &[missing]);
+    refused("import none.pth resnet18", &[missing]);
 
     // An empty `state`, and empty `param_groups`.
     let optimizer = b"\x80\x02}(X\x05\0\0\0state}X\x0c\0\0\0param_groups]u.";
     std::fs::write(here.join("opt.pt"), saved(optimizer, &[])).unwrap();
     let state = "it is the state of an optimizer, and has no weights of a model";
-    refused(&["import", "opt.pt", "resnet18"], &[state]);
+    refused("import opt.pt resnet18", &[state]);
 
     std::fs::create_dir(here.join("w")).unwrap();
     refused(
-        &["import", "w"],
+        "import w",
         &["w has no config.json", "import FILE resnet18"],
     );
     std::fs::write(here.join("w/tokenizer.json"), "{}").unwrap();
-    refused(&["import", "w"], &["import FILE llama --tokenizer"]);
+    refused("import w", &["import FILE llama --tokenizer"]);
     std::fs::remove_file(here.join("w/tokenizer.json")).unwrap();
     std::fs::write(here.join("w/r10.pt"), "weights").unwrap();
     let of_folder = [
         "it is a folder, and no state dict",
         "name a file in it, such as w/r10.pt",
     ];
-    refused(&["import", "w", "resnet18"], &of_folder);
+    refused("import w resnet18", &of_folder);
     let of_file = ["w/r10.pt", "it is a file", "import FILE MODEL"];
-    refused(&["eval", "w/r10.pt"], &of_file);
+    refused("eval w/r10.pt", &of_file);
     let nameless = "w/r10.pt is a file of weights, and has no name of a model";
-    refused(
-        &["train", "--init-from", "w/r10.pt"],
-        &[nameless, "name the model"],
-    );
+    refused("train --init-from w/r10.pt", &[nameless, "name the model"]);
     std::fs::write(here.join("w/config.json"), "{}").unwrap();
-    refused(&["import", "w/r10.pt"], &[nameless, "give its folder, w,"]);
+    refused("import w/r10.pt", &[nameless, "give its folder, w,"]);
     std::fs::rename(here.join("w/r10.pt"), here.join("w/r10.safetensors")).unwrap();
     let no_header = "it is cut off: it has 7 bytes; was it copied whole?";
-    refused(&["import", "w/r10.safetensors", "mlp"], &[no_header]);
+    refused("import w/r10.safetensors mlp", &[no_header]);
 }
