@@ -133,9 +133,7 @@ impl RgbBatcher {
             std: [0.229, 0.224, 0.225],
         }
     }
-}
 
-impl RgbBatcher {
     /// Images `[B, C, height, width]`. Of grey images, mean and deviation are the means of those of the colors.
     fn images(&self, items: &[RgbItem], device: &Device) -> Tensor<4> {
         let count = items.len();

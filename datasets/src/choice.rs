@@ -119,6 +119,8 @@ impl FromStr for DataChoice {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -141,14 +143,9 @@ mod tests {
             ("tiny-shakespear", "tinyshakespeare"),
         ] {
             let error = given.parse::<DataChoice>().unwrap_err().to_string();
-            assert!(
-                error.contains("synthetic, cifar10, cifar100, tinyshakespeare or embedded"),
-                "{error}"
-            );
-            assert!(
-                error.ends_with(&format!("did you mean '{nearest}'?")),
-                "{error}"
-            );
+            error.assert_contains(["synthetic, cifar10, cifar100, tinyshakespeare or embedded"]);
+            let end = format!("did you mean '{nearest}'?");
+            assert!(error.ends_with(&end), "{error}");
         }
     }
 

@@ -5,16 +5,14 @@
 mod files;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use burn_dataset::Dataset;
 use sha2::{Digest, Sha256};
 
 use self::files::{from_archive, from_folder};
+use crate::error::damaged;
 use crate::rgb_item::{checked_size, resized};
-use crate::tar::unreadable;
 use crate::{DatasetError, RgbItem};
 
 /// Rows and columns of an image.
@@ -113,17 +111,16 @@ impl Cifar {
     /// what was published.
     ///
     /// # Errors
-    /// [`DatasetError::Read`], and [`DatasetError::Archive`] with the file if one is damaged or missing;
-    /// [`DatasetError::ImageFolder`] if the size is zero or too large.
+    /// [`DatasetError::Read`], and [`DatasetError::Data`] with the file if one is damaged or missing, or the size is zero
+    /// or too large.
     pub fn open(path: impl AsRef<Path>, size: [usize; 2]) -> Result<[Self; 2], DatasetError> {
         let path = path.as_ref();
         let size = checked_size(path, size)?;
         match path.is_dir() {
             true => {
-                let (set, folder) = set_in_folder(path).ok_or_else(|| DatasetError::Archive {
-                    path: path.to_owned(),
-                    field: CIFAR_10.test.to_owned(),
-                    problem: format!("neither this nor {} is there", CIFAR_100.test),
+                let (set, folder) = set_in_folder(path).ok_or_else(|| {
+                    let problem = format!("neither this nor {} is there", CIFAR_100.test);
+                    damaged(path, CIFAR_10.test, problem)
                 })?;
                 set.parse(path, from_folder(&folder, set)?, size)
             }
@@ -132,7 +129,7 @@ impl Cifar {
                 if files.is_empty() {
                     let problem = "it has no file of CIFAR, whose archives alone are read compressed: unpack it, and name the \
                                    tar file or the folder";
-                    return Err(damaged(path, "members", problem.to_owned()));
+                    return Err(damaged(path, "members", problem));
                 }
                 let set = match files.contains_key(CIFAR_100.test) {
                     true => &CIFAR_100,
@@ -217,16 +214,6 @@ impl CifarSet {
         self.labels + PIXELS
     }
 
-    /// SHA-256 of the archive, in hexadecimal, if it is not the published one.
-    pub(crate) fn altered(&self, archive: &Path) -> Result<Option<String>, DatasetError> {
-        let failed = |source| unreadable(archive, source);
-        let mut file = File::open(archive).map_err(failed)?;
-        let mut hash = Sha256::new();
-        io::copy(&mut file, &mut hash).map_err(failed)?;
-        let found = format!("{:x}", hash.finalize());
-        Ok((found != self.sha256).then_some(found))
-    }
-
     /// The training and the test set of the files of an archive.
     fn parse(
         &'static self,
@@ -239,11 +226,8 @@ impl CifarSet {
             let mut records: Vec<u8> = Vec::new();
             for name in names {
                 let file = files.remove(*name).ok_or_else(|| {
-                    damaged(
-                        path,
-                        name,
-                        format!("it is missing, and {} has it", self.title),
-                    )
+                    let problem = format!("it is missing, and {} has it", self.title);
+                    damaged(path, name, problem)
                 })?;
                 self.check(path, name, &file)?;
                 match records.is_empty() {
@@ -301,7 +285,7 @@ impl CifarSet {
             return Ok((0..self.classes).map(|class| class.to_string()).collect());
         };
         let text = String::from_utf8(names);
-        let text = text.map_err(|_| damaged(path, self.names, "it is not UTF-8".to_owned()))?;
+        let text = text.map_err(|_| damaged(path, self.names, "it is not UTF-8"))?;
         let names: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
         match names.len() == self.classes {
             true => Ok(names),
@@ -330,21 +314,14 @@ pub(crate) fn set_in_folder(folder: &Path) -> Option<(&'static CifarSet, PathBuf
     })
 }
 
-fn damaged(path: &Path, field: &str, problem: String) -> DatasetError {
-    DatasetError::Archive {
-        path: path.to_owned(),
-        field: field.to_owned(),
-        problem,
-    }
-}
-
 /// A set whose pixels are of no interest, for tests.
 #[cfg(test)]
 pub(crate) mod writing {
     use std::io::Write;
 
+    use everburn_tests::tar::archive;
+
     use super::*;
-    use crate::tar::writing::archive;
 
     /// An archive with `images` images in each file; the class of an image is its number.
     pub(crate) fn tiny(set: &CifarSet, images: usize) -> Vec<u8> {

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::idx::{self, IdxError, IdxProblem};
-use crate::locate;
-use crate::{DatasetError, IMAGE_PIXELS, ImageDataset};
+use crate::error::unusable;
+use crate::{DatasetError, IMAGE_PIXELS, ImageDataset, idx, locate};
 
 /// A data set of four IDX files.
 pub(crate) struct Collection {
@@ -116,29 +115,24 @@ impl IdxFile {
     }
 
     /// Decompresses a file and checks its structure; `path` is for messages.
-    pub(crate) fn parse(&self, path: &Path, bytes: Vec<u8>) -> Result<Parsed, IdxError> {
+    pub(crate) fn parse(&self, path: &Path, bytes: Vec<u8>) -> Result<Parsed, DatasetError> {
+        let wrong = |problem| idx::wrong(path, problem);
         let sha256 = |bytes: &[u8]| format!("{:x}", Sha256::digest(bytes));
         let compressed_sha256 = idx::is_gzip(&bytes).then(|| sha256(&bytes));
-        let content = idx::decompress(bytes).map_err(|problem| IdxError {
-            path: path.to_owned(),
-            problem,
-        })?;
+        let content = idx::decompress(bytes).map_err(wrong)?;
         let content_sha256 = sha256(&content);
         let (elements, of_each) = match self.content {
             Content::Images => (idx::images(content), IMAGE_PIXELS),
             Content::Labels => (idx::labels(content), 1),
         };
-        let path = path.to_owned();
-        match elements {
-            Ok(elements) => Ok(Parsed {
-                items: elements.len() / of_each,
-                path,
-                elements,
-                content_sha256,
-                compressed_sha256,
-            }),
-            Err(problem) => Err(IdxError { path, problem }),
-        }
+        let elements = elements.map_err(wrong)?;
+        Ok(Parsed {
+            path: path.to_owned(),
+            items: elements.len() / of_each,
+            elements,
+            content_sha256,
+            compressed_sha256,
+        })
     }
 }
 
@@ -173,17 +167,13 @@ impl Collection {
         let images = read_file(folder, images_file)?;
         let labels = read_file(folder, labels_file)?;
         if images.items != labels.items {
-            let (expected, found) = (images.items, labels.items);
-            let problem = IdxProblem::Pairs {
-                images: images.path,
-                expected,
-                found,
-            };
-            return Err(IdxError {
-                path: labels.path,
-                problem,
-            }
-            .into());
+            let problem = format!(
+                "holds {} labels, but {} holds {} images",
+                labels.items,
+                images.path.display(),
+                images.items
+            );
+            return Err(idx::wrong(&labels.path, problem));
         }
         self.check_published(images_file, &images)?;
         self.check_published(labels_file, &labels)?;
@@ -196,56 +186,64 @@ impl Collection {
         file: &IdxFile,
         parsed: &Parsed,
     ) -> Result<(), DatasetError> {
-        let path = || parsed.path.clone();
+        let path = &parsed.path;
         if parsed.items != file.items {
-            let problem = IdxProblem::Items {
-                expected: file.items,
-                found: parsed.items,
-            };
-            return Err(IdxError {
-                path: path(),
-                problem,
-            }
-            .into());
+            let problem = format!("holds {} items: expected {}", parsed.items, file.items);
+            return Err(idx::wrong(path, problem));
         }
         // The two have the same names: a file of the other set is better called so than altered.
         let content = Sha256Of::Content(parsed.content_sha256.as_str());
         if self.name != MNIST.name && MNIST.files.iter().any(|file| file.sha256 == content) {
             let (expected, found) = (self.title, MNIST.title);
-            return Err(DatasetError::OtherSet {
-                path: path(),
-                expected,
-                found,
-            });
+            let problem = format!(
+                " is a file of {found}, not of {expected}; the two use the same file names: name a folder that holds \
+                 {expected} with --data-dir"
+            );
+            return Err(unusable(path, problem));
         }
-        let (of, expected, found) = match (file.sha256, &parsed.compressed_sha256) {
+        match (file.sha256, &parsed.compressed_sha256) {
             (Sha256Of::Content(expected), _) => {
-                ("its decompressed content", expected, &parsed.content_sha256)
+                let of = "its decompressed content";
+                check_hash(path, self.title, of, expected, &parsed.content_sha256)
             }
-            (Sha256Of::Compressed(expected), Some(found)) => ("the file", expected, found),
-            (Sha256Of::Compressed(_), None) => {
-                return Err(DatasetError::NotVerifiable {
-                    path: path(),
-                    title: self.title,
-                    compressed: file.compressed_name(),
-                });
+            (Sha256Of::Compressed(expected), Some(found)) => {
+                check_hash(path, self.title, "the file", expected, found)
             }
-        };
-        match expected == found {
-            true => Ok(()),
-            false => Err(DatasetError::Altered {
-                path: path(),
-                title: self.title,
-                of,
-                expected: expected.to_owned(),
-                found: found.clone(),
+            (Sha256Of::Compressed(_), None) => Err(DatasetError::Altered {
+                path: path.clone(),
+                problem: format!(
+                    "cannot be verified: {} publishes hashes of the compressed files only; put {} in its place, or delete \
+                     the file so that it is downloaded again",
+                    self.title,
+                    file.compressed_name()
+                ),
             }),
         }
+    }
+}
+
+/// Refuses a file of the set `title` if the SHA-256 of `of` is not the published one.
+pub(crate) fn check_hash(
+    path: &Path,
+    title: &str,
+    of: &str,
+    expected: &str,
+    found: &str,
+) -> Result<(), DatasetError> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(DatasetError::Altered {
+            path: path.to_owned(),
+            problem: format!(
+                "is not the published {title} file: the SHA-256 of {of} is\n  {found}, expected\n  {expected}\nDelete the \
+                 file so that it is downloaded again, or name another folder with --data-dir"
+            ),
+        }),
     }
 }
 
 fn read_file(folder: &Path, file: &IdxFile) -> Result<Parsed, DatasetError> {
     // A file that vanished since it was located fails by name when it is opened.
     let path = locate::find(folder, file)?.unwrap_or_else(|| folder.join(file.compressed_name()));
-    Ok(file.parse(&path, idx::read(&path)?)?)
+    file.parse(&path, idx::read(&path)?)
 }

@@ -4,18 +4,18 @@
 use std::path::Path;
 
 use everburn_tests::AssertContains;
+use everburn_tests::tar::{archive, signed};
 use image::{Rgb, RgbImage};
 
 use crate::cifar::writing::{gzip, tiny};
 use crate::cifar::{CIFAR_10, CIFAR_100};
-use crate::tar::writing::{archive, signed};
 use crate::{Cifar, DatasetError, Missing, TableRequest, TarImages, TarShards, load_table};
 
 /// Always the same numbers.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

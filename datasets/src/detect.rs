@@ -6,10 +6,10 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::cifar::{self, CIFAR_10, CIFAR_100};
+use crate::error::{unreadable, unusable};
 use crate::image_folder::names;
 use crate::rgb_item::is_image;
 use crate::table::PARQUET_MAGIC;
-use crate::tar::unreadable;
 use crate::tar_shards::is_pattern;
 use crate::url::{check_url, is_url};
 use crate::{DatasetError, token_shards};
@@ -85,7 +85,7 @@ impl fmt::Display for DataKind {
 /// none of the kinds. An address names tar shards; it is not asked for.
 ///
 /// # Errors
-/// [`DatasetError::Read`] if there is nothing, or it cannot be read; [`DatasetError::Archive`] of an address that names no tar
+/// [`DatasetError::Read`] if there is nothing, or it cannot be read; [`DatasetError::Data`] of an address that names no tar
 /// shards.
 pub fn detect(path: impl AsRef<Path>) -> Result<Option<DataKind>, DatasetError> {
     let path = path.as_ref();
@@ -105,36 +105,30 @@ pub fn detect(path: impl AsRef<Path>) -> Result<Option<DataKind>, DatasetError> 
 /// As [`detect`], for a task that learns from these kinds, which are `wanted` in prose.
 ///
 /// # Errors
-/// As [`detect`]; [`DatasetError::WrongKind`] with a task that learns from what is there, if this one does not;
-/// [`DatasetError::Empty`] of a file without a byte.
+/// As [`detect`]; [`DatasetError::Data`] of a file without a byte, or with a task that learns from what is there, if this one
+/// does not.
 pub fn detect_for(
     path: impl AsRef<Path>,
     kinds: &[DataKind],
-    wanted: &'static str,
+    wanted: &str,
 ) -> Result<Option<DataKind>, DatasetError> {
     let path = path.as_ref();
     let metadata = path.metadata();
     if metadata.is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
-        return Err(DatasetError::Empty {
-            path: path.to_owned(),
-            wanted,
-        });
+        return Err(unusable(
+            path,
+            format!(" is an empty file: expected {wanted}"),
+        ));
     }
+    let wrong_kind = |found: &str, instead: &str| {
+        let problem = format!(" is {found}, and this model learns from {wanted}; {instead}");
+        unusable(path, problem)
+    };
     if let Some(found) = packed(path) {
-        return Err(DatasetError::WrongKind {
-            path: path.to_owned(),
-            found: found.to_owned(),
-            wanted,
-            instead: "unpack it, and name the folder".to_owned(),
-        });
+        return Err(wrong_kind(found, "unpack it, and name the folder"));
     }
     match detect(path)? {
-        Some(kind) if !kinds.contains(&kind) => Err(DatasetError::WrongKind {
-            path: path.to_owned(),
-            found: kind.to_string(),
-            wanted,
-            instead: kind.tasks().to_owned(),
-        }),
+        Some(kind) if !kinds.contains(&kind) => Err(wrong_kind(&kind.to_string(), kind.tasks())),
         kind => Ok(kind),
     }
 }
@@ -221,8 +215,9 @@ fn is_idx_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::tar::archive;
+
     use super::*;
-    use crate::tar::writing::archive;
 
     #[test]
     fn each_kind_is_taken_for_what_it_is() {

@@ -170,7 +170,7 @@ fn fetch_url(agent: &ureq::Agent, url: &str, name: &str, limit: u64) -> Result<V
     let response = agent.get(url).call()?;
     let length = response.body().content_length();
     if length.is_some_and(|length| length > limit) {
-        return Err(idx::IdxProblem::TooLarge(limit).into());
+        return Err(idx::too_large(limit).into());
     }
     let body = response
         .into_body()

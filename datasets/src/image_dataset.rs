@@ -69,12 +69,12 @@ impl ImageDataset {
     ///
     /// # Errors
     ///
-    /// [`DatasetError::Shape`] if the lengths do not belong together or a label is not below
+    /// [`DatasetError::Request`] if the lengths do not belong together or a label is not below
     /// `classes`.
     pub fn new(images: Vec<u8>, labels: Vec<u8>, classes: usize) -> Result<Self, DatasetError> {
         if images.len() != labels.len() * IMAGE_PIXELS {
-            return Err(DatasetError::Shape(format!(
-                "{} labels need {} bytes of images of 28x28, got {}",
+            return Err(DatasetError::Request(format!(
+                "images and labels do not belong together: {} labels need {} bytes of images of 28x28, got {}",
                 labels.len(),
                 labels.len() * IMAGE_PIXELS,
                 images.len()
@@ -84,8 +84,8 @@ impl ImageDataset {
             .iter()
             .position(|&label| usize::from(label) >= classes)
         {
-            return Err(DatasetError::Shape(format!(
-                "label {index} is {}, but there are {classes} classes",
+            return Err(DatasetError::Request(format!(
+                "images and labels do not belong together: label {index} is {}, but there are {classes} classes",
                 labels[index]
             )));
         }

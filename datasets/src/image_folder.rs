@@ -15,9 +15,9 @@ use tokenizers::NormalizedString;
 
 use self::damage::DamageSearch;
 pub(crate) use self::left_out::LeftOut;
+use crate::error::unreadable;
 use crate::proportion::in_proportion;
 use crate::rgb_item::{PixelCache, checked_size, decode_file, refused};
-use crate::tar::unreadable;
 use crate::{DatasetError, RgbItem};
 
 /// JPEG and PNG files of any size, in one folder per class: `roses/1.jpg`, `tulips/7.png`.
@@ -60,7 +60,7 @@ impl ImageFolder {
     /// The images below `folder`, scaled to `size`: height and width, in pixels.
     ///
     /// # Errors
-    /// [`DatasetError::Read`] if a folder cannot be listed, and [`DatasetError::ImageFolder`] if there are no classes, a
+    /// [`DatasetError::Read`] if a folder cannot be listed, and [`DatasetError::Data`] if there are no classes, a
     /// class has no image, or the size is zero or too large. Images are decoded later: see [`image`](Self::image).
     pub fn open(folder: impl AsRef<Path>, size: [usize; 2]) -> Result<Self, DatasetError> {
         let folder = folder.as_ref();
@@ -131,7 +131,7 @@ impl ImageFolder {
     /// Moves every `every`th image of each class into a second set: a test set, where there is none.
     ///
     /// # Errors
-    /// [`DatasetError::ImageFolder`] if a class has fewer than `every` images.
+    /// [`DatasetError::Data`] if a class has fewer than `every` images.
     ///
     /// # Panics
     /// Panics if `every` is less than 2.

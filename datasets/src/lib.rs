@@ -78,10 +78,8 @@ pub use choice::{DataChoice, UnknownChoice};
 pub use cifar::Cifar;
 pub use detect::{DataKind, detect, detect_for};
 pub use error::DatasetError;
-pub use idx::{IdxError, IdxProblem};
 pub use image_dataset::{IMAGE_HEIGHT, IMAGE_PIXELS, IMAGE_WIDTH, ImageDataset, ImageItem};
 pub use image_folder::ImageFolder;
-pub use locate::SearchedFolder;
 pub use rgb::{Channels, LoadedRgb, RgbRequest, load_rgb, load_rgb_in};
 pub use rgb_item::RgbItem;
 pub use source::{

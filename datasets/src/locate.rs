@@ -5,32 +5,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::collection::{Collection, IdxFile};
+use crate::error::{unreadable, unusable};
 use crate::{DatasetError, Surroundings};
 
+const VARIABLE: &str = "EVERBURN_DATA_DIR";
+
 /// A folder that was looked in, and what was there.
-///
-/// ```
-/// # mod everburn { pub use everburn_datasets as datasets; }
-/// use everburn::datasets::SearchedFolder;
-///
-/// let place = SearchedFolder {
-///     folder: "/data/mnist".into(),
-///     named_by: "EVERBURN_DATA_DIR",
-///     missing: vec!["t10k-labels-idx1-ubyte"],
-/// };
-/// assert_eq!(
-///     place.to_string(),
-///     "/data/mnist (EVERBURN_DATA_DIR): lacks t10k-labels-idx1-ubyte"
-/// );
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SearchedFolder {
-    /// The folder.
-    pub folder: PathBuf,
+pub(crate) struct SearchedFolder {
+    pub(crate) folder: PathBuf,
     /// Which setting names it.
-    pub named_by: &'static str,
+    pub(crate) named_by: &'static str,
     /// Files that are missing; empty where the folder is complete.
-    pub missing: Vec<&'static str>,
+    pub(crate) missing: Vec<&'static str>,
 }
 
 impl SearchedFolder {
@@ -48,6 +34,20 @@ impl fmt::Display for SearchedFolder {
             _ => write!(f, ": lacks {}", self.missing.join(", ")),
         }
     }
+}
+
+/// A line for each place that was looked in.
+pub(crate) fn listed(places: &[SearchedFolder]) -> String {
+    let lines = places.iter().map(|place| format!("  looked in {place}\n"));
+    lines.collect()
+}
+
+/// The folders that were looked in, separated by commas.
+pub(crate) fn named(places: &[SearchedFolder]) -> String {
+    let folders = places
+        .iter()
+        .map(|place| place.folder.display().to_string());
+    folders.collect::<Vec<_>>().join(", ")
 }
 
 /// Looks in every place, in the order of precedence, and stops at the first complete one, which
@@ -93,8 +93,8 @@ pub(crate) fn folders(
     }
     let mut folders = Vec::new();
     if let Some(folder) = surroundings.data_dir() {
-        is_there(&folder, Surroundings::DATA_DIR_VARIABLE)?;
-        folders.push((folder.join(name), Surroundings::DATA_DIR_VARIABLE));
+        is_there(folder, VARIABLE)?;
+        folders.push((folder.join(name), VARIABLE));
     }
     if let Some(folder) = surroundings.cache_dir() {
         folders.push((folder.join(name), "cache"));
@@ -102,25 +102,24 @@ pub(crate) fn folders(
     Ok(folders)
 }
 
-fn is_there(folder: &Path, named_by: &'static str) -> Result<(), DatasetError> {
+fn is_there(folder: &Path, named_by: &str) -> Result<(), DatasetError> {
     let problem = match folder.metadata() {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
         Ok(_) => "is no folder",
-        Err(error) if error.kind() == io::ErrorKind::NotFound => "does not exist",
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => "does not exist",
+        Err(error) if is_missing(&error) => "does not exist",
         // For instance no permission.
-        Err(source) => {
-            return Err(DatasetError::Read {
-                path: folder.to_owned(),
-                source,
-            });
-        }
+        Err(source) => return Err(unreadable(folder, source)),
     };
-    Err(DatasetError::Folder {
-        folder: folder.to_owned(),
-        named_by,
-        problem,
-    })
+    let problem = format!(
+        ", the data folder named by {named_by}, {problem}: make it, name another one, or name none"
+    );
+    Err(unusable(folder, problem))
+}
+
+/// Whether there is no such file.
+pub(crate) fn is_missing(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
 }
 
 /// Where a download goes: below the folder that the user named, else into the cache. Never below
@@ -142,13 +141,9 @@ pub(crate) fn find(folder: &Path, file: &IdxFile) -> Result<Option<PathBuf>, Dat
         let path = folder.join(name);
         match path.metadata() {
             Ok(_) => return Ok(Some(path)),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) => {}
+            Err(error) if is_missing(&error) => {}
             // For instance no permission: saying "not found" would hide it.
-            Err(source) => return Err(DatasetError::Read { path, source }),
+            Err(source) => return Err(unreadable(&path, source)),
         }
     }
     Ok(None)

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use self::parts::{from_archive, from_path};
 use crate::cifar::{CIFAR_10, CIFAR_100};
+use crate::error::{damaged, other_kind};
 use crate::url::{check_url, is_url};
 use crate::{DataChoice, DataKind, DatasetDescription, DatasetError, RgbItem, Surroundings};
 
@@ -127,7 +128,9 @@ pub struct LoadedRgb {
     pub kind: DataKind,
     /// Their fingerprint.
     pub fingerprint: String,
-    /// The part of it that is of the test images alone; empty where they are not in files of their own.
+    /// That of the images to train on alone.
+    pub train_fingerprint: String,
+    /// That of the test images alone; empty where they are not in files of their own.
     pub test_fingerprint: String,
     /// Where they came from.
     pub description: DatasetDescription,
@@ -152,10 +155,9 @@ impl std::fmt::Debug for LoadedRgb {
 ///
 /// # Errors
 /// - those of the kinds of images;
-/// - [`DatasetError::WrongKind`] if `request.file` is something else;
-/// - [`DatasetError::ArchiveNotFound`] and [`DatasetError::Altered`] of CIFAR;
-/// - [`DatasetError::Count`] if a limit is zero;
-/// - [`DatasetError::OtherKind`] if the choice is no set of color images.
+/// - [`DatasetError::Data`] if `request.file` is something else;
+/// - [`DatasetError::NotFound`] and [`DatasetError::Altered`] of CIFAR;
+/// - [`DatasetError::Request`] if a limit is zero, or the choice is no set of color images.
 pub fn load_rgb(request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
     load_rgb_in(request, &Surroundings::of_process())
 }
@@ -170,28 +172,22 @@ pub fn load_rgb_in(
 ) -> Result<LoadedRgb, DatasetError> {
     let parts = match (&request.file, request.choice) {
         (Some(path), _) => {
-            if is_url(path) && surroundings.offline()? {
+            if is_url(path) && surroundings.is_offline()? {
                 check_url(path)?;
-                return Err(DatasetError::Archive {
-                    path: path.clone(),
-                    field: "address".to_owned(),
-                    problem: "EVERBURN_OFFLINE keeps away from the network: name files on a disk"
-                        .to_owned(),
-                });
+                let problem = "EVERBURN_OFFLINE keeps away from the network: name files on a disk";
+                return Err(damaged(path, "address", problem));
             }
             from_path(path, request)?
         }
         (None, DataChoice::Cifar10) => from_archive(&CIFAR_10, request, surroundings)?,
         (None, DataChoice::Cifar100) => from_archive(&CIFAR_100, request, surroundings)?,
         (None, choice) => {
-            return Err(DatasetError::OtherKind {
-                choice,
-                found: match choice {
-                    DataChoice::TinyShakespeare | DataChoice::Embedded => "text",
-                    _ => "not a set of color images",
-                },
-                expected: "cifar10, cifar100, a folder of images, or tar shards",
-            });
+            let found = match choice {
+                DataChoice::TinyShakespeare | DataChoice::Embedded => "text",
+                _ => "not a set of color images",
+            };
+            let expected = "cifar10, cifar100, a folder of images, or tar shards";
+            return Err(other_kind(choice, found, expected));
         }
     };
     parts.finish(request)

@@ -12,6 +12,7 @@ use image::imageops::FilterType;
 
 pub(crate) use self::decoding::{decode_bytes, decode_file};
 use crate::DatasetError;
+use crate::error::unusable;
 use crate::image_folder::{names, no_images};
 
 /// The file types that are read, by extension.
@@ -77,8 +78,8 @@ impl RgbItem {
     /// The image in a JPEG or PNG file, scaled to `size`: height and width, in pixels. Its class is 0.
     ///
     /// # Errors
-    /// [`DatasetError::Read`] and [`DatasetError::Image`], with the file; [`DatasetError::ImageFolder`] if the size is
-    /// zero or too large.
+    /// [`DatasetError::Read`] and [`DatasetError::Image`], with the file; [`DatasetError::Data`] if the size is zero or too
+    /// large.
     pub fn read(file: impl AsRef<Path>, size: [usize; 2]) -> Result<Self, DatasetError> {
         let file = file.as_ref();
         let pixels = decode_file(file, checked_size(file, size)?)?;
@@ -205,11 +206,8 @@ pub(crate) fn is_image(file: &Path) -> bool {
     })
 }
 
-pub(crate) fn refused(folder: &Path, problem: impl Into<String>) -> DatasetError {
-    DatasetError::ImageFolder {
-        folder: folder.to_path_buf(),
-        problem: problem.into(),
-    }
+pub(crate) fn refused(folder: &Path, problem: impl AsRef<str>) -> DatasetError {
+    unusable(folder, format!(": {}", problem.as_ref()))
 }
 
 #[cfg(test)]
@@ -229,15 +227,11 @@ mod tests {
             error
         };
         let gif = told("1.jpg", b"GIF89a\x01\0\x01\0\x80\0\0");
-        assert!(
-            gif.ends_with("1.jpg is a GIF: convert it to JPEG or PNG"),
-            "{gif}"
-        );
+        let end = "1.jpg is a GIF: convert it to JPEG or PNG";
+        assert!(gif.ends_with(end), "{gif}");
         let webp = told("2.webp", b"RIFF\x1a\0\0\0WEBPVP8L");
-        assert!(
-            webp.ends_with("2.webp is a WebP: convert it to JPEG or PNG"),
-            "{webp}"
-        );
+        let end = "2.webp is a WebP: convert it to JPEG or PNG";
+        assert!(webp.ends_with(end), "{webp}");
         let none = told("3.png", b"no image");
         assert!(none.contains("3.png is damaged, or no image: "), "{none}");
     }
@@ -265,9 +259,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = RgbItem::read_all(folder.path(), [4, 4]).unwrap_err();
         let error = error.to_string();
-        assert!(
-            error.ends_with("no JPEG or PNG file: name a folder with images"),
-            "{error}"
-        );
+        let end = "no JPEG or PNG file: name a folder with images";
+        assert!(error.ends_with(end), "{error}");
     }
 }

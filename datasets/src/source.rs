@@ -1,11 +1,13 @@
 //! From a choice to data.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::collection::{Collection, FASHION_MNIST, MNIST};
+use crate::download::FetchError;
+use crate::error::{other_kind, wrong_count};
 use crate::locate::{self, SearchedFolder};
 use crate::{
     DataChoice, DatasetError, ImageDataset, Split, Surroundings, SyntheticDigits, download,
@@ -149,11 +151,10 @@ impl fmt::Display for DatasetDescription {
 ///
 /// - [`DatasetError::NotFound`] if files are nowhere, and were asked for by name or a folder was
 ///   named; otherwise `auto` takes the synthetic digits then;
-/// - [`DatasetError::Folder`] if a folder that was named is not there;
-/// - [`DatasetError::Idx`], [`DatasetError::Altered`] and [`DatasetError::NotVerifiable`] if files
-///   were found, but are not what they should be, whatever the choice;
-/// - [`DatasetError::Count`] if a limit cannot be met;
-/// - [`DatasetError::OtherKind`] if the choice is a text.
+/// - [`DatasetError::Data`] if a folder that was named is not there;
+/// - [`DatasetError::Idx`] and [`DatasetError::Altered`] if files were found, but are not what they
+///   should be, whatever the choice;
+/// - [`DatasetError::Request`] if a limit cannot be met, or the choice is a text.
 pub fn load(request: &DataRequest) -> Result<LoadedData, DatasetError> {
     load_in(request, &Surroundings::of_process())
 }
@@ -174,25 +175,19 @@ pub fn load_in(
         DataChoice::FashionMnist => from_files(&FASHION_MNIST, request, surroundings),
         DataChoice::Auto => match from_files(&MNIST, request, surroundings) {
             // A folder that was named is meant: nothing is taken in place of its files.
-            Err(DatasetError::NotFound {
-                places, download, ..
-            }) if request.data_dir.is_none() => {
-                synthetic(request, reason_to_fall_back(&places, &download))
+            Err(DatasetError::NotFound { reason, .. }) if request.data_dir.is_none() => {
+                synthetic(request, reason)
             }
             loaded_or_broken => loaded_or_broken,
         },
         choice @ (DataChoice::TinyShakespeare | DataChoice::Embedded) => {
-            Err(DatasetError::OtherKind {
-                choice,
-                found: "text",
-                expected: "images",
-            })
+            Err(other_kind(choice, "text", "images"))
         }
-        choice @ (DataChoice::Cifar10 | DataChoice::Cifar100) => Err(DatasetError::OtherKind {
+        choice @ (DataChoice::Cifar10 | DataChoice::Cifar100) => Err(other_kind(
             choice,
-            found: "color images of 32 x 32 pixels, as resnet18, resnet50 and vit take",
-            expected: "grey images of 28 x 28",
-        }),
+            "color images of 32 x 32 pixels, as resnet18, resnet50 and vit take",
+            "grey images of 28 x 28",
+        )),
     }
 }
 
@@ -203,11 +198,7 @@ fn check_limits(request: &DataRequest) -> Result<(), DatasetError> {
     for (split, count) in [(Split::Train, train), (Split::Test, test)] {
         let most = SyntheticDigits::MAX_COUNT;
         if count == 0 || count > most {
-            return Err(DatasetError::Count {
-                split: split.in_prose(),
-                count,
-                most,
-            });
+            return Err(wrong_count(split.in_prose(), count, most));
         }
     }
     Ok(())
@@ -215,33 +206,30 @@ fn check_limits(request: &DataRequest) -> Result<(), DatasetError> {
 
 fn synthetic(request: &DataRequest, reason: String) -> Result<LoadedData, DatasetError> {
     let digits = SyntheticDigits::new(request.seed);
-    let (train, test) = request
-        .limits
-        .unwrap_or((SyntheticDigits::TRAIN_COUNT, SyntheticDigits::TEST_COUNT));
+    let all = (SyntheticDigits::TRAIN_COUNT, SyntheticDigits::TEST_COUNT);
+    let (train, test) = request.limits.unwrap_or(all);
     let train = digits.generate(Split::Train, train)?;
     let test = digits.generate(Split::Test, test)?;
     let origin = format!("generated, seed {}", request.seed);
-    Ok(LoadedData::new(
-        "synthetic-digits",
-        origin,
-        reason,
-        train,
-        test,
-    ))
+    Ok(described("synthetic-digits", origin, reason, [train, test]))
 }
 
-fn reason_to_fall_back(places: &[SearchedFolder], download: &str) -> String {
-    let folders: Vec<_> = places
-        .iter()
-        .map(|place| place.folder.display().to_string())
-        .collect();
-    let looked = match folders.as_slice() {
+/// The error of a collection that is in none of these places, nor could be downloaded.
+fn not_found(collection: &Collection, places: &[SearchedFolder], download: &str) -> DatasetError {
+    let Collection { title, folder, .. } = collection;
+    let problem = format!(
+        "{title} was not found and could not be fetched\n{}  download: {download}\nName a folder that holds its four files \
+         with --data-dir or in EVERBURN_DATA_DIR (sub-folder '{folder}'), or take --data synthetic, which needs no file",
+        locate::listed(places)
+    );
+    let looked = match places {
         [] => "anywhere (no folder to look in)".to_owned(),
-        folders => format!("in {}", folders.join(", ")),
+        places => format!("in {}", locate::named(places)),
     };
     // One line, whatever a server said.
     let download = download.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("MNIST was not found {looked} and could not be fetched: {download}")
+    let reason = format!("{title} was not found {looked} and could not be fetched: {download}");
+    DatasetError::NotFound { problem, reason }
 }
 
 fn from_files(
@@ -253,84 +241,72 @@ fn from_files(
     let places = locate::look(collection, data_dir, surroundings)?;
     let (folder, reason) = match places.last().filter(|place| place.is_complete()) {
         Some(place) => (place.folder.clone(), format!("found by {}", place.named_by)),
-        None => match fetch(collection, request, surroundings) {
-            Ok((folder, mirrors)) => (folder, format!("downloaded from {}", mirrors.join(", "))),
-            Err(download::FetchError::Found(error)) => return Err(error),
-            Err(error) => {
-                let (title, folder) = (collection.title, collection.folder);
-                let download = error.to_string();
-                return Err(DatasetError::NotFound {
-                    title,
-                    folder,
-                    places,
-                    download,
-                });
+        None => {
+            let fetched = fetch(
+                collection.folder,
+                (request.download, data_dir),
+                surroundings,
+                collection.mirrors,
+                |mirrors, folder| download::fetch(collection, mirrors, folder),
+            );
+            match fetched {
+                Ok((folder, used)) => (folder, format!("downloaded from {}", used.join(", "))),
+                Err(FetchError::Found(error)) => return Err(error),
+                Err(error) => return Err(not_found(collection, &places, &error.to_string())),
             }
-        },
+        }
     };
-    let [mut train, mut test] = collection.read(&folder)?;
-    if let Some((most_train, most_test)) = request.limits {
-        (train, test) = (train.first(most_train), test.first(most_test));
+    let mut sets = collection.read(&folder)?;
+    if let Some((train, test)) = request.limits {
+        sets = [sets[0].first(train), sets[1].first(test)];
     }
-    Ok(LoadedData::new(
-        collection.name,
-        folder.display().to_string(),
-        reason,
-        train,
-        test,
-    ))
+    let origin = folder.display().to_string();
+    Ok(described(collection.name, origin, reason, sets))
 }
 
-/// Downloads the collection, and returns the folder that now holds it and the mirrors used.
-fn fetch(
-    collection: &Collection,
-    request: &DataRequest,
+/// Has `download` fetch a set into its sub-folder `name`, from mirrors, if that is `allowed`: below the data folder that was
+/// named, if one was. Returns the sub-folder, and what `download` says.
+pub(crate) fn fetch<T>(
+    name: &str,
+    (allowed, data_dir): (bool, Option<&Path>),
     surroundings: &Surroundings,
-) -> Result<(PathBuf, Vec<String>), download::FetchError> {
-    use download::FetchError::NotTried;
+    public: &[&str],
+    download: impl FnOnce(&[String], &Path) -> Result<T, FetchError>,
+) -> Result<(PathBuf, T), FetchError> {
+    use FetchError::NotTried;
 
-    if !request.download {
+    if !allowed {
         return Err(NotTried("not allowed by this request"));
     }
-    if surroundings.offline()? {
+    if surroundings.is_offline()? {
         return Err(NotTried("not allowed by EVERBURN_OFFLINE"));
     }
-    let data_dir = request.data_dir.as_deref();
-    let folder = locate::download_folder(collection.folder, data_dir, surroundings).ok_or(
-        NotTried("this user has no cache folder to store it in: give --data-dir"),
-    )?;
-    let public: Vec<String> = collection
-        .mirrors
-        .iter()
-        .map(|&url| url.to_owned())
-        .collect();
-    let mirrors = surroundings.mirrors().unwrap_or(&public);
-    let used = download::fetch(collection, mirrors, &folder)?;
-    Ok((folder, used))
+    let folder = locate::download_folder(name, data_dir, surroundings).ok_or(NotTried(
+        "this user has no cache folder to store it in: give --data-dir",
+    ))?;
+    let public: Vec<String> = public.iter().map(|&url| url.to_owned()).collect();
+    let mirrors = surroundings.mirrors.as_ref().unwrap_or(&public);
+    let done = download(mirrors, &folder)?;
+    Ok((folder, done))
 }
 
-impl LoadedData {
-    fn new(
-        name: &str,
-        origin: String,
-        reason: String,
-        train: ImageDataset,
-        test: ImageDataset,
-    ) -> Self {
-        let name = name.to_owned();
-        let (train_count, test_count) = (train.len(), test.len());
-        let description = DatasetDescription {
-            name,
-            origin,
-            reason,
-            train: train_count,
-            test: test_count,
-            unit: "images".to_owned(),
-        };
-        Self {
-            train,
-            test,
-            description,
-        }
+fn described(
+    name: &str,
+    origin: String,
+    reason: String,
+    [train, test]: [ImageDataset; 2],
+) -> LoadedData {
+    let description = DatasetDescription {
+        name: name.to_owned(),
+        origin,
+        reason,
+        train: train.len(),
+        test: test.len(),
+        unit: "images".to_owned(),
+    };
+    LoadedData {
+        train,
+        test,
+        description,
     }
 }

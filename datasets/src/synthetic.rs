@@ -18,6 +18,7 @@ mod glyphs;
 mod pen;
 mod random;
 
+use crate::error::wrong_count;
 use crate::{DatasetError, IMAGE_PIXELS, ImageDataset};
 use random::{Purpose, Stream};
 
@@ -91,7 +92,7 @@ impl SyntheticDigits {
     ///
     /// # Errors
     ///
-    /// [`DatasetError::Count`] if `count` is 0 or more than [`MAX_COUNT`](Self::MAX_COUNT).
+    /// [`DatasetError::Request`] if `count` is 0 or more than [`MAX_COUNT`](Self::MAX_COUNT).
     pub fn generate(&self, split: Split, count: usize) -> Result<ImageDataset, DatasetError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         self.generate_on(threads, split, count)
@@ -104,8 +105,7 @@ impl SyntheticDigits {
         count: usize,
     ) -> Result<ImageDataset, DatasetError> {
         if count == 0 || count > Self::MAX_COUNT {
-            let (split, most) = (split.in_prose(), Self::MAX_COUNT);
-            return Err(DatasetError::Count { split, count, most });
+            return Err(wrong_count(split.in_prose(), count, Self::MAX_COUNT));
         }
         let labels: Vec<u8> = (0..count.div_ceil(BLOCK))
             .flat_map(|block| self.labels_of_block(split, block))

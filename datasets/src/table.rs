@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
-pub(crate) use self::reading::PARQUET_MAGIC;
-use self::reading::{Rows, fingerprint};
+use self::reading::Rows;
+pub(crate) use self::reading::{PARQUET_MAGIC, sha256_of};
 pub use self::schema::{Column, ColumnKind, Missing, TableSchema};
 use crate::DatasetError;
+use crate::error::wrong_at;
 use crate::proportion::in_proportion;
 
 /// Every row of this many is a test row.
@@ -98,21 +99,17 @@ pub struct LoadedTable {
 /// value that only other rows have is none of them. The target is a number, standardised too, or a class.
 ///
 /// # Errors
-/// [`DatasetError::Read`] and [`DatasetError::TooLarge`]; [`DatasetError::Table`] with the line and the column of a cell that
+/// [`DatasetError::Read`], and [`DatasetError::Data`] if the file is too large, or with the line and the column of a cell that
 /// cannot be used: of a row with more or fewer cells than the header, of a column that has numbers and other values, or
 /// numbers with separators of thousands, of a missing value unless `request.missing` allows it; or with the column that is
 /// named and not there.
 pub fn load_table(request: &TableRequest) -> Result<LoadedTable, DatasetError> {
-    let mut fingerprint = fingerprint(&request.file)?;
+    let mut fingerprint = sha256_of(&request.file)?;
     let (schema, rows) = TableSchema::infer(request, is_test)?;
     if rows < TEST_SHARE {
         let problem =
             format!("{rows} rows are fewer than {TEST_SHARE}, of which one becomes a test row");
-        return Err(DatasetError::Table {
-            path: request.file.clone(),
-            place: "rows".to_owned(),
-            problem,
-        });
+        return Err(wrong_at(&request.file, "rows", problem));
     }
     let all = schema.read(&request.file)?;
     all.needs_targets(&request.file)?;
@@ -160,21 +157,17 @@ pub fn load_test_table(
     let file = file.as_ref();
     let all = schema.read(file)?;
     if all.cells.target.is_none() {
-        return Err(DatasetError::Table {
-            path: file.to_owned(),
-            place: "the header".to_owned(),
-            problem: format!(
-                "there is no column `{}`, which a test compares predictions with",
-                schema.target.name
-            ),
-        });
+        let name = &schema.target.name;
+        let problem =
+            format!("there is no column `{name}`, which a test compares predictions with");
+        return Err(wrong_at(file, "the header", problem));
     }
     all.needs_targets(file)?;
     Ok(LoadedTable {
         train: all.clone(),
         test: all,
         schema: schema.clone(),
-        fingerprint: fingerprint(file)?,
+        fingerprint: sha256_of(file)?,
         semicolons: Rows::open(file)?.has_semicolons(),
     })
 }
@@ -298,16 +291,12 @@ impl TableDataset {
         };
         match classes.iter().position(|class| *class == NO_CATEGORY) {
             None => Ok(()),
-            Some(row) => Err(DatasetError::Table {
-                path: file.to_owned(),
-                place: format!(
-                    "row {}, column `{}`",
-                    row + 1,
-                    self.cells.schema.target.name
-                ),
-                problem: "no training row has its class: every tenth row is a test row, or all are of another table"
-                    .to_owned(),
-            }),
+            Some(row) => {
+                let name = &self.cells.schema.target.name;
+                let place = format!("row {}, column `{name}`", row + 1);
+                let problem = "no training row has its class: every tenth row is a test row, or all are of another table";
+                Err(wrong_at(file, &place, problem))
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use crate::DatasetError;
+use crate::error::{damaged, unreadable};
 
 /// Headers and contents are whole blocks of this size.
 const BLOCK: usize = 512;
@@ -146,42 +147,26 @@ impl<R: Skip> Members<R> {
 
     /// The content of the member that [`next`](Self::next) returned last.
     pub(crate) fn content(&mut self, member: &Member, most: u64) -> Result<Vec<u8>, DatasetError> {
-        if member.size > most {
-            let problem = format!(
-                "{} bytes are more than the {most} that are read",
-                member.size
-            );
-            return Err(DatasetError::Archive {
-                path: self.path.clone(),
-                field: format!("member {}", member.name),
-                problem,
-            });
+        let path = &self.path;
+        let wrong = |problem: String| damaged(path, &format!("member {}", member.name), problem);
+        let size = member.size;
+        if size > most {
+            return Err(wrong(format!(
+                "{size} bytes are more than the {most} that are read"
+            )));
         }
         let mut content = Vec::new();
-        let read = self
-            .source
-            .by_ref()
-            .take(member.size)
-            .read_to_end(&mut content);
-        read.map_err(|source| match is_damage(&source) {
-            true => DatasetError::Archive {
-                path: self.path.clone(),
-                field: format!("member {}", member.name),
-                problem: source.to_string(),
-            },
-            false => unreadable(&self.path, source),
-        })?;
-        self.position += content.len() as u64;
-        self.unread -= content.len() as u64;
-        if content.len() as u64 != member.size {
-            let problem = format!("{} of {} bytes: it is cut off", content.len(), member.size);
-            return Err(DatasetError::Archive {
-                path: self.path.clone(),
-                field: format!("member {}", member.name),
-                problem,
-            });
+        let read = self.source.by_ref().take(size).read_to_end(&mut content);
+        let read = read.map_err(|source| match is_damage(&source) {
+            true => wrong(source.to_string()),
+            false => unreadable(path, source),
+        })? as u64;
+        self.position += read;
+        self.unread -= read;
+        match read == size {
+            true => Ok(content),
+            false => Err(wrong(format!("{read} of {size} bytes: it is cut off"))),
         }
-        Ok(content)
     }
 
     fn pass(&mut self, count: u64) -> Result<(), DatasetError> {
@@ -286,12 +271,9 @@ impl<R: Skip> Members<R> {
         Ok(text.trim_end_matches('\0').to_owned())
     }
 
-    fn damaged(&self, begin: u64, field: &str, problem: impl Into<String>) -> DatasetError {
-        DatasetError::Archive {
-            path: self.path.clone(),
-            field: format!("{field} of the header at byte {begin}"),
-            problem: problem.into(),
-        }
+    fn damaged(&self, begin: u64, field: &str, problem: impl AsRef<str>) -> DatasetError {
+        let field = format!("{field} of the header at byte {begin}");
+        damaged(&self.path, &field, problem)
     }
 }
 
@@ -305,49 +287,6 @@ fn pax_path(attributes: &str) -> Option<String> {
 fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | InvalidInput | InvalidData)
-}
-
-pub(crate) fn unreadable(path: &Path, source: io::Error) -> DatasetError {
-    DatasetError::Read {
-        path: path.to_owned(),
-        source,
-    }
-}
-
-/// Writes tar files for tests.
-#[cfg(test)]
-pub(crate) mod writing {
-    use super::BLOCK;
-
-    /// A header, with its sum, and the content, filled up to whole blocks.
-    pub(crate) fn member(name: &str, content: &[u8]) -> Vec<u8> {
-        let mut header = vec![0; BLOCK];
-        header[..name.len()].copy_from_slice(name.as_bytes());
-        header[100..108].copy_from_slice(b"0000644\0");
-        header[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
-        header[156] = b'0';
-        header[257..263].copy_from_slice(b"ustar\0");
-        header[263..265].copy_from_slice(b"00");
-        signed(&mut header);
-        header.extend(content);
-        header.resize(header.len().next_multiple_of(BLOCK), 0);
-        header
-    }
-
-    /// Puts the right sum into a header.
-    pub(crate) fn signed(header: &mut [u8]) {
-        header[148..156].fill(b' ');
-        let sum: u64 = header[..BLOCK].iter().map(|byte| u64::from(*byte)).sum();
-        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    }
-
-    /// A whole file of members.
-    pub(crate) fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
-        let members = members
-            .iter()
-            .flat_map(|(name, content)| member(name, content));
-        members.chain(vec![0; 2 * BLOCK]).collect()
-    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ pub use self::images::TarImages;
 pub(crate) use self::pattern::{TarFiles, is_pattern, is_tar};
 use self::remote::{Patience, RemoteFile};
 use crate::DatasetError;
-use crate::tar::{Members, Skip, unreadable};
+use crate::error::{damaged, unreadable};
+use crate::tar::{Members, Skip};
 use crate::url::{check_url, is_url};
 
 /// The largest file of a sample that is read, in bytes.
@@ -39,19 +40,8 @@ const SMALL: u64 = 64;
 /// ```
 /// # mod everburn { pub use everburn_datasets as datasets; }
 /// use everburn::datasets::TarShards;
+/// # use everburn_tests::tar::member;
 ///
-/// # fn member(name: &str, content: &[u8]) -> Vec<u8> {
-/// #     let mut block = vec![0; 512];
-/// #     block[..name.len()].copy_from_slice(name.as_bytes());
-/// #     block[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
-/// #     block[156] = b'0';
-/// #     block[148..156].fill(b' ');
-/// #     let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
-/// #     block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-/// #     block.extend(content);
-/// #     block.resize(1024, 0);
-/// #     block
-/// # }
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("shard-0.tar");
 /// std::fs::write(&path, [member("000.txt", b"roses"), member("000.cls", b"1"), member("001.txt", b"are")].concat())?;
@@ -120,7 +110,7 @@ impl TarShards {
     /// front to back, but for what is large.
     ///
     /// # Errors
-    /// [`DatasetError::Read`], with what a server answered; [`DatasetError::Archive`] with the file and the place of a header that
+    /// [`DatasetError::Read`], with what a server answered; [`DatasetError::Data`] with the file and the place of a header that
     /// is damaged, with an address that is none, or with the sample that has two files of one extension, or if there are no
     /// samples.
     pub fn open(files: &[PathBuf]) -> Result<Self, DatasetError> {
@@ -256,7 +246,7 @@ impl TarShards {
     /// The content of the sample's file with this extension, in lower case; `None` if it has none.
     ///
     /// # Errors
-    /// [`DatasetError::Archive`] with the file and the sample, if it is too large or cut off since the shards were opened.
+    /// [`DatasetError::Data`] with the file and the sample, if it is too large or cut off since the shards were opened.
     ///
     /// # Panics
     /// Panics if `index >= len()`.
@@ -375,14 +365,6 @@ fn key_and_extension(name: &str) -> Option<(&str, &str)> {
     let begin = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = begin + name[begin..].find('.')?;
     (dot > begin).then(|| (&name[..dot], &name[dot + 1..]))
-}
-
-fn damaged(path: &Path, field: &str, problem: impl Into<String>) -> DatasetError {
-    DatasetError::Archive {
-        path: path.to_owned(),
-        field: field.to_owned(),
-        problem: problem.into(),
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Addresses in place of paths.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::DatasetError;
+use crate::error::damaged;
 use crate::tar_shards::is_tar;
 
 /// Whether a path is an address that is read over HTTP: it begins with `http://` or `https://`.
@@ -27,14 +28,10 @@ pub fn is_url(path: impl AsRef<Path>) -> bool {
 /// addresses.
 ///
 /// # Errors
-/// [`DatasetError::Archive`] with the address, without what may be secret.
+/// [`DatasetError::Data`] with the address, without what may be secret.
 pub(crate) fn check_url(path: &Path) -> Result<&str, DatasetError> {
     let url = path.to_str().unwrap_or_default();
-    let refused = |shown: String, problem: &str| DatasetError::Archive {
-        path: PathBuf::from(shown),
-        field: "address".to_owned(),
-        problem: problem.to_owned(),
-    };
+    let refused = |shown: String, problem: &str| damaged(Path::new(&shown), "address", problem);
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     if let Some((_, host)) = rest.rsplit_once('@') {
         let host = host.split(['?', '#']).next().unwrap_or_default();

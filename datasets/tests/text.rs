@@ -10,18 +10,15 @@ use everburn_datasets::{
     DataChoice, DataRequest, DatasetError, LoadedText, Surroundings, TextRequest, Tokenizer,
     TokenizerKind, load_in, load_text_in,
 };
+use everburn_tests::AssertContains;
 use proptest::prelude::*;
 
 /// Surroundings where nothing is found but below `data_dir`.
 fn surroundings(data_dir: Option<&Path>) -> Surroundings {
-    let data_dir = data_dir.map(Path::to_owned);
-    Surroundings::new(
-        move |name| {
-            let data_dir = data_dir.as_ref().filter(|_| name == "EVERBURN_DATA_DIR");
-            data_dir.map(|folder| folder.clone().into())
-        },
-        None,
-    )
+    Surroundings {
+        data_dir: data_dir.map(Path::to_owned),
+        ..Surroundings::default()
+    }
 }
 
 fn request(choice: DataChoice) -> TextRequest {
@@ -57,10 +54,8 @@ fn the_real_text_is_found_by_the_variable() {
         assert_eq!((text.train.len(), text.test.len()), (15_685, 1_742));
         assert_eq!(text.description.name, "tinyshakespeare");
         assert_eq!(text.description.reason, "found by EVERBURN_DATA_DIR");
-        let start = text
-            .tokenizer
-            .unwrap()
-            .decode(&text.train.window(0).unwrap()[..14]);
+        let window = text.train.window(0).unwrap();
+        let start = text.tokenizer.unwrap().decode(&window[..14]);
         assert_eq!(start, "First Citizen:");
     }
 }
@@ -68,11 +63,8 @@ fn the_real_text_is_found_by_the_variable() {
 #[test]
 fn without_a_file_auto_takes_the_embedded_text_and_says_why() {
     let empty = tempfile::tempdir().unwrap();
-    let text = load_text_in(
-        &request(DataChoice::Auto),
-        &surroundings(Some(empty.path())),
-    )
-    .unwrap();
+    let auto = request(DataChoice::Auto);
+    let text = load_text_in(&auto, &surroundings(Some(empty.path()))).unwrap();
     let line = text.description.to_string();
     let folder = empty.path().join("tinyshakespeare");
     let reason = format!("there is no input.txt in {}", folder.display());
@@ -92,10 +84,8 @@ fn the_text_by_name_fails_where_it_is_not_and_lists_the_places() {
     let request = request(DataChoice::TinyShakespeare);
     let error = load_text_in(&request, &surroundings(Some(named.path()))).unwrap_err();
     let error = error.to_string();
-    let place = named.path().join("tinyshakespeare");
-    assert!(error.contains(&place.display().to_string()), "{error}");
-    assert!(error.contains("lacks input.txt"), "{error}");
-    assert!(error.contains("--data embedded"), "{error}");
+    let place = named.path().join("tinyshakespeare").display().to_string();
+    error.assert_contains([place.as_str(), "lacks input.txt", "--data embedded"]);
 }
 
 #[test]
@@ -111,30 +101,22 @@ fn no_other_text_is_taken_in_place_of_a_named_folders() {
             load_text_in(&request, &surroundings(Some(variable.path()))).unwrap_err()
         };
         let error = named(given.path());
-        assert!(
-            matches!(error, DatasetError::TextNotFound { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, DatasetError::NotFound { .. }), "{error}");
         assert!(!error.to_string().contains("EVERBURN_DATA_DIR)"), "{error}");
         let error = named(&given.path().join("nowhere"));
-        assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+        assert!(matches!(error, DatasetError::Data { .. }), "{error}");
         let nowhere = given.path().join("nowhere");
         let error = load_text_in(&request(choice), &surroundings(Some(&nowhere))).unwrap_err();
-        assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+        assert!(matches!(error, DatasetError::Data { .. }), "{error}");
     }
 }
 
 #[test]
 fn another_text_in_its_place_is_taken_and_told() {
-    let text = load_bytes(
-        &b"to be or not to be ".repeat(50),
-        &request(DataChoice::Auto),
-    )
-    .unwrap();
-    assert_eq!(
-        text.tokenizer.unwrap().alphabet().as_deref(),
-        Some(" benort")
-    );
+    let bytes = b"to be or not to be ".repeat(50);
+    let text = load_bytes(&bytes, &request(DataChoice::Auto)).unwrap();
+    let alphabet = text.tokenizer.unwrap().alphabet();
+    assert_eq!(alphabet.as_deref(), Some(" benort"));
     let reason = "found by EVERBURN_DATA_DIR; it is not the published text";
     assert_eq!(text.description.reason, reason);
 }
@@ -147,10 +129,8 @@ fn a_folder_of_the_text_itself_may_be_named() {
         ..request(DataChoice::TinyShakespeare)
     };
     let text = load_text_in(&request, &surroundings(None)).unwrap();
-    assert_eq!(
-        text.description.reason.split(';').next(),
-        Some("found by --data-dir")
-    );
+    let reason = text.description.reason;
+    assert!(reason.starts_with("found by --data-dir;"), "{reason}");
 }
 
 #[test]
@@ -162,11 +142,11 @@ fn a_file_that_is_damaged_too_short_or_unreadable_is_an_error_even_for_auto() {
     assert!(error.contains("byte 700 is not UTF-8"), "{error}");
     assert!(error.contains("input.txt"), "{error}");
     for length in [0, 1, 64, 640] {
-        let error = load_bytes(&vec![b'a'; length], &request)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains(&format!("has {length} tokens")), "{error}");
-        assert!(error.contains("more than the 64"), "{error}");
+        let error = load_bytes(&vec![b'a'; length], &request).unwrap_err();
+        let tokens = format!("has {length} tokens");
+        error
+            .to_string()
+            .assert_contains([tokens.as_str(), "more than the 64"]);
     }
     assert_eq!(load_bytes(&[b'a'; 650], &request).unwrap().test.len(), 1);
 
@@ -179,10 +159,8 @@ fn a_file_that_is_damaged_too_short_or_unreadable_is_an_error_even_for_auto() {
 #[test]
 fn images_are_no_text_and_text_is_no_image() {
     let error = load_text_in(&request(DataChoice::Mnist), &surroundings(None)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "--data mnist is images, and this model takes text"
-    );
+    let expected = "--data mnist is images, and this model takes text";
+    assert_eq!(error.to_string(), expected);
     let images = DataRequest {
         choice: DataChoice::TinyShakespeare,
         ..DataRequest::default()
@@ -200,10 +178,8 @@ fn bytes_read_any_text_and_characters_only_those_that_they_know() {
         ..request(DataChoice::Auto)
     };
     let loaded = load_bytes(text.as_bytes(), &bytes).unwrap();
-    assert_eq!(
-        (loaded.vocabulary, loaded.tokenizer.unwrap().alphabet()),
-        (256, None)
-    );
+    let alphabet = loaded.tokenizer.unwrap().alphabet();
+    assert_eq!((loaded.vocabulary, alphabet), (256, None));
     assert!(loaded.description.unit.ends_with("bytes"));
 
     let known = TextRequest {
@@ -211,10 +187,8 @@ fn bytes_read_any_text_and_characters_only_those_that_they_know() {
         ..request(DataChoice::Auto)
     };
     let error = load_bytes(text.as_bytes(), &known).unwrap_err().to_string();
-    assert!(
-        error.starts_with("byte 4 of the text begins 'ß'"),
-        "{error}"
-    );
+    let start = "byte 4 of the text begins 'ß'";
+    assert!(error.starts_with(start), "{error}");
     let known = TextRequest {
         alphabet: Some("\nGerzßö".to_string()),
         ..known
@@ -237,10 +211,8 @@ fn limits_keep_the_first_windows() {
         ..limited
     };
     let error = load_text_in(&none, &surroundings(None)).unwrap_err();
-    assert!(
-        error.to_string().starts_with("0 training samples"),
-        "{error}"
-    );
+    let start = "0 training samples";
+    assert!(error.to_string().starts_with(start), "{error}");
 }
 
 proptest! {

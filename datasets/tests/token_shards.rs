@@ -358,6 +358,6 @@ fn a_tokenizer_is_trained_the_same_each_time_and_reads_any_text() {
             documents: Documents::Files,
             vocabulary,
         });
-        assert!(matches!(error, Err(DatasetError::Tokenize(_))), "{error:?}");
+        assert!(matches!(error, Err(DatasetError::Request(_))), "{error:?}");
     }
 }

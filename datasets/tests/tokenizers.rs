@@ -137,7 +137,7 @@ fn damaged_files_are_errors_with_the_file() {
         fs::write(&file, damaged).unwrap();
         match Tokenizer::from_file(&file) {
             Err(error) => {
-                assert!(matches!(error, DatasetError::Tokenizer { .. }), "{error}");
+                assert!(matches!(error, DatasetError::Data { .. }), "{error}");
                 assert!(error.to_string().contains("tokenizer.json"), "{error}");
                 refused += 1;
             }

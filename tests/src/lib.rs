@@ -13,6 +13,7 @@
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
 //! - [`Talker`] is a process that a test talks to;
+//! - [`tar`] writes tar files;
 //! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
 //!
 //! # Rules
@@ -32,6 +33,7 @@ mod run;
 mod skip;
 mod stranger;
 mod talker;
+pub mod tar;
 mod terminal;
 mod wait;
 

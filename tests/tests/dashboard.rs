@@ -86,7 +86,7 @@ fn the_quit_key_ends_all_ranks_and_restores_the_terminal() {
     };
     terminal.press("q");
     terminal.wait_for("the question how", |screen| {
-        screen.contains("[s] Stop the training")
+        screen.contains("[s] Stop after this step")
     });
     terminal.press("s");
     let screen = check_restored(&terminal, folder.path());
@@ -103,7 +103,7 @@ fn the_kill_key_ends_ranks_that_hang_too_and_restores_the_terminal() {
     let last = ranks.iter().find(|process| process.rank == Some(1));
     last.unwrap().signal(Signal::STOP);
     terminal.press("q");
-    terminal.wait_for("the question how", |screen| screen.contains("[k] Stop"));
+    terminal.wait_for("the question how", |screen| screen.contains("[k] Kill"));
     terminal.press("k");
     let screen = terminal.wait_for("the shell again", |screen| {
         screen.lines().any(|line| line.starts_with("code="))

@@ -38,6 +38,7 @@ fn kill_rank(rank: usize) {
         doctor.stdout.contains(&failed) && doctor.stdout.contains(help),
         "{doctor}"
     );
+    assert_eq!(doctor.code(), 1, "{doctor}");
 }
 
 #[test]

@@ -129,10 +129,11 @@ fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() 
     let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let [mut first, second] = [0, 1].map(|rank| {
-            let command = Everburn::train_for_long(folder.path(), "mnist")
+            Everburn::train_for_long(folder.path(), "mnist")
                 .args(["--run-dir", "run", "--timeout", "60"])
-                .env("EVERBURN_JOB_TOKEN", TOKEN);
-            command.envs(of_srun(rank, port)).start()
+                .env("EVERBURN_JOB_TOKEN", TOKEN)
+                .envs(of_srun(rank, port))
+                .start()
         });
         let run = Run::new(folder.path().join("run"));
         let trains = first.holds_before_its_end("an epoch", || run.epochs() >= 1);
@@ -238,9 +239,8 @@ fn refused_on_rank_0(flag: [&str; 2], told: &str) {
 #[test]
 fn nodes_that_a_task_of_srun_is_given_are_answered_with_its_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let command = three_steps(folder.path())
-        .args(["--nodes", "2"])
-        .envs(of_srun(0, 1));
+    let command = three_steps(folder.path()).args(["--nodes", "2"]);
+    let command = command.envs(of_srun(0, 1));
     let help = "srun (Slurm) has started 2 ranks: leave --nodes out; or have it start one task per node, with --node-rank \
                 $SLURM_NODEID --rendezvous HOST:PORT";
     command
@@ -258,7 +258,7 @@ fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
         ),
         (&["--open-store"][..], "export EVERBURN_OPEN_STORE=1"),
     ] {
-        let command = three_steps(folder.path()).args(flags.iter().copied());
+        let command = three_steps(folder.path()).args(flags);
         command
             .envs(of_srun(0, 1))
             .refused(&["EVERBURN_JOB_TOKEN is not set", help]);

@@ -2,23 +2,23 @@
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use everburn_tests::{
-    AssertContains, Ended, Everburn, Job, Run, TOKEN, Terminal, on_a_free_port, skip_missing,
+    AssertContains, Ended, Everburn, Run, TOKEN, Terminal, on_a_free_port, skip_missing,
 };
 use rustix::process::Signal;
 
-/// How long ranks wait for each other here.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How many seconds ranks wait for each other here: longer than a test waits for them, so that one that they would end fails.
+const PATIENCE: &str = "600";
 
 /// Starts two commands in one folder, as on machines that share a disk, and waits for both to end. They meet at a port.
 fn both(start: impl Fn(&Path, usize, u16) -> Everburn) -> (tempfile::TempDir, [Ended; 2]) {
     on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
-        let jobs = [0, 1].map(|number| start(folder.path(), number, port).start());
-        let ended = jobs.map(Job::wait);
-        (!ended[0].lost_the_port()).then_some((folder, ended))
+        let [first, second] = [0, 1].map(|number| start(folder.path(), number, port).start());
+        let first = first.wait();
+        // Otherwise nobody will come to the second.
+        (!first.lost_the_port()).then(|| (folder, [first, second.wait()]))
     })
 }
 
@@ -29,7 +29,7 @@ fn machine(folder: &Path, number: usize, nodes: usize, port: u16) -> Everburn {
         .args(["--nodes", &nodes.to_string()])
         .args(["--node-rank", &number.to_string()])
         .args(["--rendezvous", &format!("127.0.0.1:{port}")])
-        .args(["--timeout", &PATIENCE.as_secs().to_string()])
+        .args(["--timeout", PATIENCE])
         .env("EVERBURN_JOB_TOKEN", TOKEN)
 }
 
@@ -111,7 +111,7 @@ fn a_port_that_is_taken_is_named() {
 fn rank_by_hand(folder: &Path, rank: usize, world_size: usize, port: u16) -> Everburn {
     Everburn::train(folder, "mlp")
         .args(["--epochs", "1", "--run-dir", "run"])
-        .args(["--timeout", &PATIENCE.as_secs().to_string()])
+        .args(["--timeout", PATIENCE])
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", world_size.to_string())
         .env("MASTER_ADDR", "127.0.0.1")
@@ -150,9 +150,7 @@ fn ranks_started_by_hand_train_together() {
 
 #[test]
 fn ranks_that_disagree_about_their_number_are_all_told() {
-    let start = Instant::now();
     let (_folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, 2 + rank, port));
-    let took = start.elapsed();
     let messages = [
         "the ranks do not agree on the world size",
         // Whichever came second is told first.
@@ -162,7 +160,6 @@ fn ranks_that_disagree_about_their_number_are_all_told() {
     for ended in ended {
         ended.failed_with(2, &messages);
     }
-    assert!(took < PATIENCE, "only the deadline ended it: {took:?}");
 }
 
 #[test]
@@ -244,19 +241,16 @@ fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped
 /// Starts two machines that differ in the value of `flag`, and checks that both are told so before
 /// anything is trained.
 fn machines_differ(flag: &str, values: [&str; 2], difference: [&str; 2]) {
-    let start = Instant::now();
     let (folder, ended) = both(|folder, number, port| {
         let few = ["--epochs", "1", "--log-every", "1", flag, values[number]];
         machine(folder, number, 2, port).args(few)
     });
-    let took = start.elapsed();
     let [theirs, ours] = difference;
     for ended in &ended {
         ended.failed_with(2, &["rank 1 runs something else", theirs, ours]);
         ended.failed_with(2, &["start every rank with the same configuration"]);
         assert!(!ended.stdout.contains("epoch"), "it trained: {ended}");
     }
-    assert!(took < PATIENCE, "only the deadline ended it: {took:?}");
     for name in ["run", "run-node-1"] {
         let run = Run::new(folder.path().join(name));
         assert!(run.metrics().is_empty(), "{name}: {:?}", run.metrics());

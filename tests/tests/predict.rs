@@ -42,9 +42,9 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
         for (one, other) in alone.iter().zip(of_ranks) {
             assert_eq!(one["class"], other["class"]);
             let numbers = |line: &Value| {
-                let numbers = line["probabilities"].as_array().unwrap().clone();
+                let numbers = line["probabilities"].as_object().unwrap();
                 numbers
-                    .iter()
+                    .values()
                     .map(|it| it.as_f64().unwrap())
                     .collect::<Vec<_>>()
             };

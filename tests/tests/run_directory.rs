@@ -31,7 +31,7 @@ const FILES: &[(&str, &str)] = &[
     ("hashes.jsonl", "step loss tensors"),
     (
         "live.json",
-        "unix_time_ms phase epoch epochs step steps moved_unix_ms seconds_a_step members ranks[].rank ranks[].alive ranks[].pid \
+        "unix_time_ms phase epoch epochs step steps epoch_samples moved_unix_ms seconds_a_step members ranks[].rank ranks[].alive ranks[].pid \
          ranks[].host ranks[].step ranks[].doing ranks[].memory_bytes",
     ),
     (

@@ -177,6 +177,27 @@ fn samples_do_not_change_the_training_and_ranks_agree() {
 }
 
 #[test]
+fn fewer_test_samples_of_a_copied_text_are_of_those_that_were_held_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let lines: String = (0..400).map(|n| format!("line {n} of a text\n")).collect();
+    for file in ["own.txt", "copy.txt"] {
+        std::fs::write(here.join(file), &lines).unwrap();
+    }
+    let (_, ended) = train(here, "run", &["--data", "own.txt", "--steps", "2"]);
+    ended.succeeded();
+    let tested = |data: &str| {
+        let eval = ["eval", "run", "--json", "--test-samples", "5", "--data"];
+        let eval = Everburn::new(here, eval).args([data]).succeed();
+        let result = eval.json();
+        let windows = result["data"].as_str().unwrap();
+        assert!(windows.contains(" training and 5 test windows"), "{eval}");
+        result["test_loss"].to_string()
+    };
+    assert_eq!(tested("own.txt"), tested("copy.txt"));
+}
+
+#[test]
 fn bytes_are_tokens_too() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--tokenizer", "byte", "--steps", "2"];

@@ -10,13 +10,9 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-# How fast the angles of rotary positions fall from one pair of numbers to the next.
-ROTARY_BASE = 10_000.0
-# As `models/src/mnist_bn.rs` has it: what of a batch's statistics goes into the running ones.
-MOMENTUM = 0.01
+from training import DEVIATION, MOMENTUM, ROTARY_BASE, DecoderSizes, row_of
+
 LAYER_NORM_EPSILON = 1e-5
-# As `GptConfig::nano` has it.
-DEVIATION = 0.08
 
 
 def linear(key, inputs, outputs):
@@ -36,11 +32,7 @@ class Images:
     """Layers one after the other."""
 
     def __init__(self, layers, classes):
-        if any(used["count"] != 1 for used in layers):
-            raise SystemExit("a layer that stands for several has no place in a row of layers")
-        self.layers = [used["layer"] for used in layers]
-        if self.layers.pop() != {"kind": "cross-entropy", "classes": classes, "tokens": 1}:
-            raise SystemExit(f"the layers do not end in the scores of {classes} classes")
+        self.layers = row_of(layers, classes)
 
     def parameters(self, key):
         keys = jax.random.split(key, len(self.layers))
@@ -126,16 +118,11 @@ LAYERS = {
 }
 
 
-class Decoder:
+class Decoder(DecoderSizes):
     """The decoder of `models/src/gpt.rs` with rotary positions, as long and as wide as its layers say."""
 
     def __init__(self, layers, vocabulary):
-        kinds = {used["layer"]["kind"]: used for used in layers}
-        attention = kinds["attention"]["layer"]
-        self.blocks = kinds["attention"]["count"]
-        self.heads, self.head = attention["heads"], attention["width"]
-        self.context, self.width = (kinds["embedding"]["layer"][key] for key in ("tokens", "width"))
-        self.hidden = kinds["gelu"]["layer"]["shape"][-1]
+        super().__init__(layers)
         # Of the data: the layers have that of one text.
         self.vocabulary = vocabulary
 

@@ -23,6 +23,7 @@ from training import (
     SEED,
     TOKEN_COUNT,
     VOCABULARY,
+    DecoderSizes,
     checked,
     parser,
     read_idx,
@@ -118,16 +119,8 @@ def computing_threads():
     return sum(name.startswith("tf_XLAEigen") for name in names)
 
 
-def parse_options():
-    options = parser(__doc__.splitlines()[0])
-    options.add_argument(
-        "--layers", type=json.loads, required=True, help="what the net is made of, as JSON"
-    )
-    return checked(options)
-
-
 def main():
-    options = parse_options()
+    options = checked(parser(__doc__.splitlines()[0]))
     # Read when JAX is imported.
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["NPROC"] = str(options.ranks * options.threads)
@@ -140,7 +133,7 @@ def main():
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
     recipe = MODELS[options.model]
     if recipe.is_text:
-        context = options.layers[0]["layer"]["tokens"]
+        context = DecoderSizes(options.layers).context
         inputs, targets, outputs = windows(np, options.data, context)
         net = Decoder(options.layers, outputs)
     else:

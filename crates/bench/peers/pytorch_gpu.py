@@ -21,12 +21,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pytorch_models import mnist
+from pytorch_models import images
+from training import CLASSES, PIXELS, SEED
 
 MEASURED_FOR = 3.0
-PIXELS = 28
 IMAGES = 65_536
-SEED = 42
 
 
 def tell(kind, **values):
@@ -91,14 +90,14 @@ class Training:
 
 
 class Mnist(Training):
-    def __init__(self, device, quick, batch):
+    def __init__(self, device, quick, layers, batch):
         super().__init__(device, quick)
         self.counted = min(batch, 8) if quick else batch
-        self.model = mnist(10).to(device)
+        self.model = images(layers, CLASSES).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), 1e-3, fused=self.on_gpu())
         count = 2 * self.counted if quick else IMAGES
         self.images = torch.rand((count, 1, PIXELS, PIXELS), device=device)
-        self.labels = torch.randint(0, 10, (count,), device=device)
+        self.labels = torch.randint(0, CLASSES, (count,), device=device)
 
     def batches(self):
         count = len(self.images)
@@ -143,15 +142,20 @@ class Gpt(OneBatch):
         self.batch = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
 
 
-# By the names of the rows, what is likeliest to be asked for first.
-BENCHMARKS = {
-    "gpt2-124m, 8 x 1024, bf16": lambda device, quick: Gpt(device, quick, half=True),
-    "gpt2-124m, 8 x 1024, f32": lambda device, quick: Gpt(device, quick, half=False),
-    "mnist, batch 64": lambda device, quick: Mnist(device, quick, 64),
-    "mnist, batch 512": lambda device, quick: Mnist(device, quick, 512),
-    "mnist, batch 4096": lambda device, quick: Mnist(device, quick, 4096),
-    "resnet50, batch 64, 224 x 224": ResNet50,
-}
+def benchmarks(layers):
+    """By the names of the rows, what is likeliest to be asked for first. `layers`: of `mnist`."""
+
+    def mnist(batch):
+        return lambda device, quick: Mnist(device, quick, layers, batch)
+
+    return {
+        "gpt2-124m, 8 x 1024, bf16": lambda device, quick: Gpt(device, quick, half=True),
+        "gpt2-124m, 8 x 1024, f32": lambda device, quick: Gpt(device, quick, half=False),
+        "mnist, batch 64": mnist(64),
+        "mnist, batch 512": mnist(512),
+        "mnist, batch 4096": mnist(4096),
+        "resnet50, batch 64, 224 x 224": ResNet50,
+    }
 
 
 def wait(device):
@@ -204,6 +208,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", required=True)
     parser.add_argument("--seconds", type=float, required=True, help="how long all may take")
+    parser.add_argument(
+        "--layers", type=json.loads, required=True, help="what `mnist` is made of, as JSON"
+    )
     parser.add_argument("--quick", action="store_true", help="smaller models, a few steps")
     arguments = parser.parse_args()
     end = time.monotonic() + arguments.seconds
@@ -214,7 +221,7 @@ def main():
     for side in ["eager", "compiled"]:
         # A compilation takes tens of seconds, and what is begun too late is lost.
         least = 45.0 if side == "compiled" and not arguments.quick else 10.0
-        for name, build in BENCHMARKS.items():
+        for name, build in benchmarks(arguments.layers).items():
             if time.monotonic() + least > end and not arguments.quick:
                 return
             try:

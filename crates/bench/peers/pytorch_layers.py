@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pytorch_models import rotation, turn
+from pytorch_models import MODULES, rotation, turn
 
 # The numbers of a tensor repeat after so many: a prime, so that they meet each other in ever new ways.
 PERIOD = 65_521
@@ -76,30 +76,29 @@ class Subject:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
 
 
+def of_images(layer, batch, channels):
+    return batch, channels, layer["side"], layer["side"]
+
+
 def conv2d(layer, batch):
-    inputs, outputs = layer["channels"]
-    convolution = nn.Conv2d(
-        inputs, outputs, layer["kernel"], layer["stride"], layer["padding"], bias=layer["bias"]
-    )
-    filled(convolution)
-    side = layer["side"]
-    return Subject([(batch, inputs, side, side)], convolution, convolution.parameters())
+    convolution = filled(MODULES["conv2d"](layer))
+    shape = of_images(layer, batch, layer["channels"][0])
+    return Subject([shape], convolution, convolution.parameters())
 
 
 def max_pool2d(layer, batch):
-    pool = nn.MaxPool2d(layer["kernel"], layer["stride"], layer["padding"])
-    return Subject([(batch, layer["channels"], layer["side"], layer["side"])], pool)
+    shape = of_images(layer, batch, layer["channels"])
+    return Subject([shape], MODULES["max-pool2d"](layer))
 
 
 def mean_over_pixels(layer, batch):
-    shape = (batch, layer["channels"], layer["side"], layer["side"])
+    shape = of_images(layer, batch, layer["channels"])
     return Subject([shape], lambda x: x.mean(dim=(2, 3)))
 
 
 def batch_norm(layer, batch):
-    norm = nn.BatchNorm2d(layer["channels"], eps=layer["epsilon"])
-    norm.weight.requires_grad_(layer["scales"])
-    shape = (batch, layer["channels"], layer["side"], layer["side"])
+    norm = MODULES["batch-norm"](layer)
+    shape = of_images(layer, batch, layer["channels"])
     return Subject([shape], norm, norm.parameters())
 
 
@@ -121,10 +120,9 @@ def dropout(layer, batch):
 
 
 def linear(layer, batch):
-    inputs, outputs = layer["features"]
-    module = filled(nn.Linear(inputs, outputs), transposed=True)
+    module = filled(MODULES["linear"](layer), transposed=True)
     tokens = [] if layer["tokens"] is None else [layer["tokens"]]
-    return Subject([(batch, *tokens, inputs)], module, module.parameters())
+    return Subject([(batch, *tokens, layer["features"][0])], module, module.parameters())
 
 
 def tied_scores(layer, batch):

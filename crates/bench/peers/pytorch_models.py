@@ -1,4 +1,4 @@
-"""The nets of `models/` in PyTorch: the same layers and sizes, so that both train the same."""
+"""The nets of `models/` in PyTorch, made of the layers of `crates/bench/src/kernels/networks.rs`."""
 
 import math
 
@@ -6,80 +6,68 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# How fast the angles of rotary positions fall from one pair of numbers to the next.
-ROTARY_BASE = 10_000.0
+from training import DEVIATION, MOMENTUM, ROTARY_BASE, DecoderSizes, row_of
 
 
-def mnist(classes):
-    """Two convolutions and two linear layers; pixels in 0..1."""
-    return nn.Sequential(
-        nn.Conv2d(1, 10, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(10, 20, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(320, 50),
-        nn.ReLU(),
-        nn.Linear(50, classes),
+class MeanOverPixels(nn.Module):
+    def forward(self, x):
+        return x.mean(dim=(2, 3))
+
+
+def conv2d(layer):
+    inputs, outputs = layer["channels"]
+    return nn.Conv2d(
+        inputs, outputs, layer["kernel"], layer["stride"], layer["padding"], bias=layer["bias"]
     )
 
 
-class Rescale(nn.Module):
-    def forward(self, images):
-        return images * (1.0 / 255.0)
+def max_pool2d(layer):
+    return nn.MaxPool2d(layer["kernel"], layer["stride"], layer["padding"])
 
 
-class SpatialMean(nn.Module):
-    def forward(self, images):
-        return images.mean(dim=(2, 3))
+def batch_norm(layer):
+    norm = nn.BatchNorm2d(layer["channels"], eps=layer["epsilon"], momentum=MOMENTUM)
+    norm.weight.requires_grad_(layer["scales"])
+    return norm
 
 
-def mnist_bn(classes):
-    """Three convolutions with batch norm, global average pooling, a hidden layer; pixels in 0..255."""
-
-    def block(inputs, outputs, kernel, stride, padding):
-        norm = nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)
-        norm.weight.requires_grad_(False)
-        convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
-        return [convolution, norm, nn.ReLU()]
-
-    return nn.Sequential(
-        Rescale(),
-        *block(1, 12, 3, 1, 1),
-        *block(12, 24, 6, 2, 2),
-        *block(24, 32, 6, 2, 2),
-        SpatialMean(),
-        nn.Linear(32, 256),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(256, classes),
-    )
+# By the kind of a layer of images.
+MODULES = {
+    "conv2d": conv2d,
+    "max-pool2d": max_pool2d,
+    "mean-over-pixels": lambda layer: MeanOverPixels(),
+    "batch-norm": batch_norm,
+    "relu": lambda layer: nn.ReLU(),
+    "dropout": lambda layer: nn.Dropout(layer["share"]),
+    "linear": lambda layer: nn.Linear(*layer["features"]),
+}
 
 
-class GptNano(nn.Module):
-    """A decoder of 4 layers with rotary positions; the same weights embed tokens and score them."""
+def images(layers, classes):
+    """A net of images from 0 to 1: its layers one after the other."""
+    row = row_of(layers, classes)
+    modules = [MODULES[layer["kind"]](layer) for layer in row]
+    modules.insert([layer["kind"] for layer in row].index("linear"), nn.Flatten())
+    return nn.Sequential(*modules)
 
-    CONTEXT = 64
-    WIDTH = 128
-    LAYERS = 4
-    HEADS = 4
-    DEVIATION = 0.08
 
-    def __init__(self, vocabulary):
+class Decoder(nn.Module):
+    """The decoder of `models/src/gpt.rs` with rotary positions; the same weights embed tokens and score them."""
+
+    def __init__(self, layers, vocabulary):
         super().__init__()
-        self.wte = nn.Embedding(vocabulary, self.WIDTH)
-        self.layers = nn.ModuleList(GptLayer(self.WIDTH, self.HEADS) for _ in range(self.LAYERS))
-        self.norm = nn.LayerNorm(self.WIDTH)
-        cos, sin = rotation(self.CONTEXT, self.WIDTH // self.HEADS)
+        sizes = DecoderSizes(layers)
+        self.wte = nn.Embedding(vocabulary, sizes.width)
+        self.layers = nn.ModuleList(DecoderLayer(sizes) for _ in range(sizes.blocks))
+        self.norm = nn.LayerNorm(sizes.width)
+        cos, sin = rotation(sizes.context, sizes.head)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 ends_in_residual = name.endswith(("out.weight", "down.weight"))
-                depth = math.sqrt(2 * self.LAYERS) if ends_in_residual else 1
-                nn.init.normal_(parameter, std=self.DEVIATION / depth)
+                depth = math.sqrt(2 * sizes.blocks) if ends_in_residual else 1
+                nn.init.normal_(parameter, std=DEVIATION / depth)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
@@ -90,15 +78,15 @@ class GptNano(nn.Module):
         return functional.linear(self.norm(x), self.wte.weight)
 
 
-class GptLayer(nn.Module):
-    def __init__(self, width, heads):
+class DecoderLayer(nn.Module):
+    def __init__(self, sizes):
         super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.heads = sizes.heads
+        self.norm1 = nn.LayerNorm(sizes.width)
+        self.q, self.k, self.v, self.out = (nn.Linear(sizes.width, sizes.width) for _ in range(4))
+        self.norm2 = nn.LayerNorm(sizes.width)
+        self.up = nn.Linear(sizes.width, sizes.hidden)
+        self.down = nn.Linear(sizes.hidden, sizes.width)
 
     def forward(self, x, cos, sin):
         x = x + self.attend(self.norm1(x), cos, sin)

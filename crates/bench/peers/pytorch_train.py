@@ -5,9 +5,9 @@ One process, or DistributedDataParallel over gloo with one process per rank, on 
 of the output is a JSON object with `samples_per_second` over the timed steps. With `--compile`, the net
 is compiled by `torch.compile`, before the timed steps.
 
-Where a choice had to be made, it is the one that is faster for PyTorch: the images lie in memory as
-floats, warm-up steps are not counted, buffers are not broadcast in each step, attention is the fused
-operation, angles of positions are computed once, learning rates stay what they are.
+Where a choice had to be made, it is the one that is faster for PyTorch: images are in memory as
+floats from 0 to 1, warm-up steps are not counted, buffers are not broadcast in each step, attention is
+the fused operation, angles of positions are computed once, learning rates stay what they are.
 """
 
 import json
@@ -20,7 +20,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.functional import cross_entropy
 
-from pytorch_models import GptNano, mnist, mnist_bn
+from pytorch_models import Decoder, images
 from training import (
     CLASSES,
     IMAGE_COUNT,
@@ -29,6 +29,7 @@ from training import (
     SEED,
     TOKEN_COUNT,
     VOCABULARY,
+    DecoderSizes,
     checked,
     parser,
     read_idx,
@@ -46,8 +47,8 @@ def bytes_of(folder, name):
     return torch.frombuffer(values, dtype=torch.uint8).reshape(shape)
 
 
-def images_and_labels(folder, brightest):
-    """Images [N, 1, 28, 28] up to `brightest`, and labels [N]; random ones without a folder."""
+def images_and_labels(folder):
+    """Images [N, 1, 28, 28] from 0 to 1, and labels [N]; random ones without a folder."""
     if folder:
         images = bytes_of(folder, "train-images-idx3-ubyte").unsqueeze(1)
         labels = bytes_of(folder, "train-labels-idx1-ubyte").long()
@@ -56,7 +57,7 @@ def images_and_labels(folder, brightest):
         shape = (IMAGE_COUNT, 1, PIXELS, PIXELS)
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=source)
         labels = torch.randint(0, CLASSES, (IMAGE_COUNT,), generator=source)
-    return images.float().mul_(brightest / 255.0), labels, CLASSES
+    return images.float().div_(255.0), labels, CLASSES
 
 
 def windows(path, context):
@@ -72,10 +73,6 @@ def windows(path, context):
     inputs = tokens[: count * context].reshape(count, context)
     targets = tokens[1 : count * context + 1].reshape(count, context)
     return inputs, targets, vocabulary
-
-
-# Each net, for a number of classes or tokens, and the brightest that a pixel may be.
-NETS = {"mnist": (mnist, 1.0), "mnist-bn": (mnist_bn, 255.0), "gpt-nano": (GptNano, None)}
 
 
 def optimizer_of(recipe, trained):
@@ -108,12 +105,13 @@ def train(rank, options, store_port):
             "gloo", store=store, rank=rank, world_size=options.ranks, timeout=PATIENCE
         )
     recipe = MODELS[options.model]
-    build, brightest = NETS[options.model]
     if recipe.is_text:
-        inputs, targets, outputs = windows(options.data, GptNano.CONTEXT)
+        context = DecoderSizes(options.layers).context
+        inputs, targets, outputs = windows(options.data, context)
+        model = Decoder(options.layers, outputs)
     else:
-        inputs, targets, outputs = images_and_labels(options.data, brightest)
-    model = build(outputs)
+        inputs, targets, outputs = images_and_labels(options.data)
+        model = images(options.layers, outputs)
     if not alone:
         model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     if options.compile:

@@ -1,7 +1,9 @@
-"""What the peers of `cargo xtask bench train` share: how they train, their command line, the data that they read."""
+"""What the peers of `cargo xtask bench train` share: how they train, what their nets are made of, their command line, the
+data that they read."""
 
 import argparse
 import gzip
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,12 @@ CLASSES = 10
 TOKEN_COUNT = 1_000_000
 VOCABULARY = 65
 SEED = 42
+# How fast the angles of rotary positions fall from one pair of numbers to the next.
+ROTARY_BASE = 10_000.0
+# As `models/src/mnist_bn.rs` has it: what of a batch's statistics goes into the running ones.
+MOMENTUM = 0.01
+# As `GptConfig::nano` has it.
+DEVIATION = 0.08
 
 
 @dataclass
@@ -33,6 +41,28 @@ MODELS = {
     "mnist-bn": Recipe(3e-3),
     "gpt-nano": Recipe(3e-3, (0.9, 0.99), 0.1, 1.0, is_text=True),
 }
+
+
+def row_of(layers, classes):
+    """The layers of a net of images in their order, without the loss; `layers`: `crates/bench/src/kernels/networks.rs`."""
+    if any(used["count"] != 1 for used in layers):
+        raise SystemExit("a layer that stands for several has no place in a row of layers")
+    *row, loss = (used["layer"] for used in layers)
+    if loss != {"kind": "cross-entropy", "classes": classes, "tokens": 1}:
+        raise SystemExit(f"the layers do not end in the scores of {classes} classes")
+    return row
+
+
+class DecoderSizes:
+    """How long and how wide the decoder of `models/src/gpt.rs` is that has these layers."""
+
+    def __init__(self, layers):
+        kinds = {used["layer"]["kind"]: used for used in layers}
+        attention = kinds["attention"]["layer"]
+        self.blocks = kinds["attention"]["count"]
+        self.heads, self.head = attention["heads"], attention["width"]
+        self.context, self.width = (kinds["embedding"]["layer"][key] for key in ("tokens", "width"))
+        self.hidden = kinds["gelu"]["layer"]["shape"][-1]
 
 
 def read_idx(folder, name):
@@ -57,6 +87,9 @@ def parser(description):
     """The options; `checked` reads them."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", choices=sorted(MODELS), default="mnist")
+    parser.add_argument(
+        "--layers", type=json.loads, required=True, help="what the net is made of, as JSON"
+    )
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")

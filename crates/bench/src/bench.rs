@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser};
 use everburn::launch::Children;
+use everburn_record::Owner;
 use everburn_record::proc::CpuTime;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -19,7 +20,6 @@ use crate::job::JobContext;
 use crate::kernels::KernelsBench;
 use crate::machine::Machine;
 use crate::network::Network;
-use crate::owner::Owner;
 use crate::peers::{FoundPeer, Peer};
 use crate::pipeline::PipelineBench;
 use crate::recompute::RecomputeBench;

@@ -4,9 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use everburn::launch::WorkerPool;
-use everburn::launch::keep_freed_memory;
-use everburn::launch::{Children, forget_ranks};
+use everburn::launch::{Children, WorkerPool, forget_ranks, keep_freed_memory};
 use everburn_auth::JobToken;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -114,10 +112,8 @@ impl<'a> Job<'a> {
     /// Lets the ranks end; what rank 0 has found.
     pub(crate) fn result<T: DeserializeOwned>(self, patience: Duration) -> Result<T, Failure> {
         let said = self.finish(patience)?;
-        let found = said.into_iter().rev();
-        let found = found
-            .filter_map(|line| serde_json::from_value(line).ok())
-            .next();
+        let mut said = said.into_iter().rev();
+        let found = said.find_map(|line| serde_json::from_value(line).ok());
         found.ok_or_else(|| Failure::new("rank 0 has reported no result"))
     }
 

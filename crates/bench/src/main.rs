@@ -28,7 +28,6 @@ mod job;
 mod kernels;
 mod machine;
 mod network;
-mod owner;
 mod peers;
 mod pipeline;
 mod quantity;

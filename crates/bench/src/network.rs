@@ -1,22 +1,7 @@
-//! Several machines on this one: a network namespace a rank, joined by links of a wanted rate.
-//!
-//! ```text
-//!   namespace of rank 0          namespace of the switch          namespace of rank 1
-//!     link0  ----- veth -----  port0   bridge   port1  ----- veth -----  link0
-//! ```
-//!
-//! Both ends of every veth pair have a token bucket (`tbf`): `link0` limits what a rank sends,
-//! `port` what it receives, so a link is full duplex as a real one is. The delay is `netem`'s, on
-//! the sending side.
+//! The machines of a benchmark: a network namespace a rank, joined by links of a wanted rate.
 //!
 //! Each rank is bound to processors of its own where there are enough, as a machine has its own.
-//!
-//! The bridge has a namespace of its own, so that nothing is left once all namespaces are gone, and
-//! no firewall of the machine sees the frames. They go with their value; when this process is killed,
-//! a [`CleanupGuard`] that waits for its end deletes them; and when that is killed too, the next run does:
-//! names carry the process's number and start time.
 
-mod commands;
 mod cores;
 
 use std::net::Ipv4Addr;
@@ -25,28 +10,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use everburn::launch::network::{INTERFACE, Network as Namespaces, NetworkError, Rate};
 
-use self::commands::{CleanupGuard, Netns, ip, tc};
-use super::owner::Owner;
-use super::quantity::{Rate, parse_delay};
+use super::quantity::parse_delay;
 use crate::failure::Failure;
-
-/// As many as get an address; far more than a machine can run.
-const MOST_RANKS: usize = 64;
-
-/// What a token bucket may let through at once, in time at its rate: short against any
-/// measurement, long against the kernel's timers.
-const BURST: Duration = Duration::from_millis(1);
-
-/// The smallest burst: a few frames, without which low rates are not reached.
-const LEAST_BURST: u64 = 16 << 10;
-
-/// How long a packet may wait in a link before it is dropped: deep enough for all ranks to send to
-/// one without loss.
-const QUEUE: &str = "50ms";
-
-/// The interface of a rank, in its namespace.
-const INTERFACE: &str = "link0";
 
 /// How the ranks of a benchmark are joined.
 #[derive(Debug, Clone, Copy, Args)]
@@ -86,14 +53,13 @@ impl LinkOptions {
 /// Namespaces and links; they go when this value goes.
 #[derive(Debug)]
 pub(super) struct Network {
-    ranks: Vec<Netns>,
-    switch: Netns,
+    /// One per rank.
+    namespaces: Namespaces,
+    ranks: usize,
     rate: Rate,
     delay: Delay,
     /// By rank: the processors that it is bound to; empty where there are too few.
     cores: Vec<String>,
-    // Dropped last, when nothing is left to do for it.
-    _cleanup: CleanupGuard,
 }
 
 /// What has become of the wanted delay.
@@ -106,92 +72,53 @@ enum Delay {
 }
 
 impl Network {
-    /// Makes `ranks` namespaces and their links, after removing what killed runs have left.
+    /// Makes `ranks` namespaces and their links.
     fn create(ranks: usize, rate: Rate, delay: Option<Duration>) -> Result<Self, Failure> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Failure::Usage(
+        let namespaces = Namespaces::create(ranks).map_err(|error| match error {
+            NetworkError::NotRoot => Failure::usage(
                 "--link makes network namespaces, which only root may: run it with `sudo -E`, or \
-                 leave --link out"
-                    .into(),
-            ));
-        }
-        if ranks > MOST_RANKS {
-            let what = format!("--link: at most {MOST_RANKS} ranks, not {ranks}");
-            return Err(Failure::Usage(what));
-        }
-        commands::remove_leftovers(Path::new(commands::FOLDER))?;
-        let owner = Owner::this_process()?;
-        let guard = CleanupGuard::start(&owner.name(""))?;
-        let switch = Netns::add(owner.name("switch"))?;
-        ip(&format!(
-            "-n {} link add bridge0 type bridge",
-            switch.name()
-        ))?;
-        ip(&format!("-n {} link set bridge0 up", switch.name()))?;
-        let mut network = Self {
-            ranks: Vec::new(),
-            switch,
-            rate,
-            delay: Delay::None,
-            cores: cores::of_each(ranks),
-            _cleanup: guard,
-        };
+                 leave --link out",
+            ),
+            NetworkError::TooMany(_) => Failure::usage(format!("--link: {error}")),
+            error => error.into(),
+        })?;
+        let mut set = Delay::None;
         for rank in 0..ranks {
-            let netns = Netns::add(owner.name(&rank.to_string()))?;
-            network.join(rank, &netns, delay)?;
-            network.ranks.push(netns);
+            namespaces.limit(rank, rate)?;
+            if let Some(delay) = delay {
+                set = match namespaces.delay(rank, delay) {
+                    Ok(()) => Delay::Set(delay),
+                    Err(why) => Delay::Refused(why.to_string()),
+                };
+            }
         }
-        Ok(network)
-    }
-
-    /// Joins the namespace of `rank` to the bridge.
-    fn join(&mut self, rank: usize, netns: &Netns, delay: Option<Duration>) -> Result<(), Failure> {
-        let (inside, switch) = (netns.name(), self.switch.name());
-        let port = format!("port{rank}");
-        let address = Self::address(rank);
-        ip(&format!("-n {inside} link set lo up"))?;
-        ip(&format!(
-            "-n {switch} link add {port} type veth peer name {INTERFACE} netns {inside}"
-        ))?;
-        ip(&format!("-n {switch} link set {port} master bridge0 up"))?;
-        ip(&format!(
-            "-n {inside} addr add {address}/24 dev {INTERFACE}"
-        ))?;
-        ip(&format!("-n {inside} link set {INTERFACE} up"))?;
-        let (rate, burst) = (self.rate.bits_per_second, burst(self.rate));
-        for (namespace, device) in [(inside, INTERFACE), (switch, port.as_str())] {
-            tc(&format!(
-                "-n {namespace} qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} latency {QUEUE}"
-            ))?;
-        }
-        if let Some(delay) = delay {
-            let micros = delay.as_micros();
-            let set = tc(&format!(
-                "-n {inside} qdisc add dev {INTERFACE} parent 1: handle 10: netem delay {micros}us limit 100000"
-            ));
-            self.delay = match set {
-                Ok(()) => Delay::Set(delay),
-                Err(why) => Delay::Refused(why.to_string()),
-            };
-        }
-        Ok(())
+        Ok(Self {
+            namespaces,
+            ranks,
+            rate,
+            delay: set,
+            cores: cores::of_each(ranks),
+        })
     }
 
     /// The address of `rank`.
     pub(super) fn address(rank: usize) -> Ipv4Addr {
-        // At most `MOST_RANKS`.
-        Ipv4Addr::new(10, 77, 0, rank as u8 + 1)
+        Namespaces::address(rank)
     }
 
     /// A call of `program` as `rank`, in its namespace.
     pub(super) fn command(&self, rank: usize, program: &Path) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", self.ranks[rank].name()]);
-        if let Some(cores) = self.cores.get(rank) {
-            command.args(cores::bind(cores));
-        }
+        let mut command = match self.cores.get(rank) {
+            Some(cores) => {
+                let [taskset, flag, cores] = cores::bind(cores);
+                let mut command = self.namespaces.command(rank, Path::new(taskset));
+                command.args([flag, cores]).arg(program);
+                command
+            }
+            None => self.namespaces.command(rank, program),
+        };
         // The peer: gloo takes the interface of the host's name unless it is told another.
-        command.arg(program).env("GLOO_SOCKET_IFNAME", INTERFACE);
+        command.env("GLOO_SOCKET_IFNAME", INTERFACE);
         command
     }
 
@@ -209,11 +136,7 @@ impl Network {
 
     /// How many bytes all ranks have sent, with headers and all that is sent again.
     pub(super) fn sent_bytes(&self) -> Result<u64, Failure> {
-        let sent = self
-            .ranks
-            .iter()
-            .map(|rank| commands::sent_bytes(rank, INTERFACE));
-        sent.sum()
+        Ok(self.namespaces.sent_bytes()?)
     }
 
     /// What one has to know to judge what was measured over it.
@@ -221,7 +144,7 @@ impl Network {
         let link = format!(
             "link:    {} each way between {} namespaces, veth and a bridge, tbf; TCP with {}; {}",
             self.rate,
-            self.ranks.len(),
+            self.ranks,
             congestion_control(),
             match self.cores.as_slice() {
                 [] => "ranks share the processors",
@@ -249,11 +172,30 @@ fn congestion_control() -> String {
     )
 }
 
-/// The bytes that a token bucket of `rate` may let through at once.
-fn burst(rate: Rate) -> u64 {
-    let bytes = rate.bytes_per_second() * BURST.as_secs_f64();
-    (bytes as u64).max(LEAST_BURST)
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_in_namespaces_with_links_of_the_wanted_rate() {
+        let rate = "100mbit".parse().unwrap();
+        let network = match Network::create(2, rate, Some(Duration::from_millis(1))) {
+            Ok(network) => network,
+            Err(why) => {
+                everburn_tests::skip("links of a rate", &why.to_string());
+                return;
+            }
+        };
+        let described = network.describe();
+        assert!(
+            described.starts_with("link:    100mbit each way between 2 namespaces"),
+            "{described}"
+        );
+        assert_ne!(network.delay().is_some(), described.contains("NO DELAY"));
+        let mut listing = network.command(0, Path::new("ip"));
+        let listing = listing.args(["-o", "addr", "show", "dev", INTERFACE]);
+        let listing = listing.output().unwrap();
+        let listing = String::from_utf8_lossy(&listing.stdout).into_owned();
+        assert!(listing.contains("10.77.0.1/24"), "{listing}");
+    }
+}

@@ -191,6 +191,18 @@ impl FoundPeer {
     }
 }
 
+#[cfg(test)]
+impl FoundPeer {
+    /// One that nothing runs.
+    pub(crate) fn of_tests(peer: Peer, version: &str) -> Self {
+        Self {
+            peer,
+            program: "python3".into(),
+            version: version.into(),
+        }
+    }
+}
+
 /// A call of `program` on `ranks` ranks of this machine by the `mpirun` on the PATH.
 pub(crate) fn mpirun(program: &Path, ranks: usize) -> Command {
     let mut command = Command::new("mpirun");
@@ -268,11 +280,7 @@ mod tests {
 
     #[test]
     fn a_compiled_peer_is_the_same_script_with_a_flag() {
-        let found = |peer| FoundPeer {
-            peer,
-            program: "python3".into(),
-            version: "2.9".into(),
-        };
+        let found = |peer| FoundPeer::of_tests(peer, "2.9");
         let has_flag = |peer| {
             let command = found(peer).call("pytorch_train.py");
             command.get_args().any(|word| word == "--compile")

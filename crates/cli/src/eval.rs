@@ -9,6 +9,7 @@ use clap::Args;
 use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_record::numbers_or_nan;
 use everburn_record::units::counted;
+use everburn_train::DataFingerprint;
 use serde::{Deserialize, Serialize};
 
 use crate::config::RunConfig;
@@ -167,18 +168,19 @@ fn read_result(path: &Path) -> Result<Evaluation, CliError> {
 /// The result, on rank 0.
 fn evaluate(
     arguments: &EvalArguments,
-    (config, fingerprint): (&RunConfig, Option<String>),
+    (config, fingerprint): (&RunConfig, Option<DataFingerprint>),
     run: &RunDirectory,
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
     let samples = Samples::of(fingerprint);
     let own = match &samples {
         Samples::Other(own) => own.clone(),
-        _ => String::new(),
+        _ => DataFingerprint::default(),
     };
     let of_run = samples == Samples::Run;
     let rank = TrainedRank::join(config, samples, environment)?;
-    let is_of_run = of_run || (!own.is_empty() && own == rank.loaded.for_training().fingerprint);
+    let is_of_run =
+        of_run || (!own.is_empty() && own.all == rank.loaded.for_training().fingerprint.all);
     let may_overlap = is_of_run || rank.parts_others;
     let data_changed =
         rank.warn_of_learnt_data(run) || may_overlap && rank.warn_of_changed_data(run);

@@ -138,7 +138,8 @@ fn with_nccl(
     device: usize,
     waits: Waits,
 ) -> Connector {
-    connector.with_nccl(library, device, Arc::new(CubeMemory), waits)
+    let library = library.clone();
+    connector.with_nccl(move || library.on_gpu(device), Arc::new(CubeMemory), waits)
 }
 
 #[cfg(not(any(feature = "cuda", feature = "rocm")))]

@@ -10,7 +10,7 @@ use crate::arguments::WritingFlags;
 use crate::config::RunConfig;
 use crate::devices;
 use crate::error::CliError;
-use crate::trained::{Which, load_parameters};
+use crate::trained::load_parameters;
 
 /// The number of tokens of a sample during training: a few lines.
 const SAMPLE_TOKENS: usize = 160;
@@ -39,11 +39,8 @@ pub(crate) fn open(flags: &WritingFlags, command: &str) -> Result<(Writer, AnyMo
             ),
         ));
     };
-    let which = Which {
-        checkpoint: flags.checkpoint.as_deref(),
-        ema: flags.ema,
-    };
-    let model = load_parameters(task.model(&device)?, &run, which)?;
+    let checkpoint = flags.checkpoint.as_deref();
+    let model = load_parameters(task.model(&device)?, &run, checkpoint, flags.ema)?;
     Ok((writer, model))
 }
 

@@ -22,7 +22,9 @@ use crate::prelude::*;
 use crate::{devices, kernels};
 use everburn_launch::{LaunchEvent, RankEnvironment};
 use everburn_record::EXIT_INTERRUPTED;
-use everburn_train::{ConfiguredTask, Elasticity, KernelCache, LoadedData, StopSignal, renderer};
+use everburn_train::{
+    ConfiguredTask, Elasticity, KernelCache, LoadedData, Regroup as _, StopSignal, renderer,
+};
 
 pub(crate) use self::earlier_run::Replaced;
 use self::ending::end_of_job;

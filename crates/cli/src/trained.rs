@@ -11,7 +11,7 @@ use clap::Args;
 use everburn_collectives::heartbeat::HeartbeatMonitor;
 use everburn_collectives::rendezvous::WaitListener;
 use everburn_launch::{LaunchConfig, RankEnvironment};
-use everburn_train::{AnyModel, ConfiguredTask, LoadedData};
+use everburn_train::{AnyModel, ConfiguredTask, DataFingerprint, LoadedData};
 
 pub(crate) use self::checkpoints::{
     load_checkpoint, load_parameters, newest_progress, progress_at,
@@ -55,7 +55,7 @@ pub(crate) struct Opened {
     pub(crate) run: RunDirectory,
     pub(crate) config: RunConfig,
     /// Of the data of the training, where others may be meant; empty if it is not known.
-    pub(crate) fingerprint: Option<String>,
+    pub(crate) fingerprint: Option<DataFingerprint>,
     /// The ranks to launch, if this process is the launcher.
     pub(crate) launch: Option<LaunchConfig>,
 }
@@ -89,8 +89,7 @@ impl TrainedFlags {
             }
         }
         Ok(Opened {
-            fingerprint: other_data
-                .then(|| newest_progress(&run).map_or_else(String::new, |progress| progress.data)),
+            fingerprint: other_data.then(|| newest_progress(&run).unwrap_or_default().data),
             run,
             config,
             launch,
@@ -149,14 +148,14 @@ pub(crate) enum Samples {
     Run,
     /// All of other data, which may be the run's under another name: this is the fingerprint of the run's, empty if it is
     /// not known.
-    Other(String),
+    Other(DataFingerprint),
     /// Those of a file that the task reads, and none of the data.
     File,
 }
 
 impl Samples {
     /// Those of the run's data, or of others where there is a fingerprint.
-    pub(crate) fn of(fingerprint: Option<String>) -> Self {
+    pub(crate) fn of(fingerprint: Option<DataFingerprint>) -> Self {
         fingerprint.map_or(Self::Run, Self::Other)
     }
 }
@@ -187,9 +186,9 @@ impl<'a> TrainedRank<'a> {
             Samples::File => task.load_for_input()?,
             Samples::Run => task.load().map_err(|error| config.help_to_test(error))?,
             Samples::Other(unknown) if unknown.is_empty() => task.load_test()?,
-            // The run's own data, under another name: what was held out is tested.
+            // The run's own data, under another name, or fewer test samples of them: what was held out is tested.
             Samples::Other(own) => match task.load() {
-                Ok(loaded) if loaded.for_training().fingerprint == own => loaded,
+                Ok(loaded) if loaded.for_training().fingerprint.learns_as(&own) => loaded,
                 all => {
                     task = config.task()?;
                     let test = task.load_test()?;
@@ -227,8 +226,8 @@ impl<'a> TrainedRank<'a> {
     pub(crate) fn warn_of_learnt_data(&self, run: &RunDirectory) -> bool {
         let data = self.loaded.for_training();
         let progress = newest_progress(run).unwrap_or_default();
-        let is_learnt = self.trainer.group.rank() == 0
-            && progress.has_learnt_from(&data.fingerprint, &data.test_fingerprint);
+        let is_learnt =
+            self.trainer.group.rank() == 0 && progress.has_learnt_from(&data.fingerprint);
         if is_learnt {
             tracing::warn!(
                 "this is a test on the set that the training learned from: the result says how well the model remembers its \
@@ -246,11 +245,11 @@ impl<'a> TrainedRank<'a> {
         }
         let data = self.loaded.for_training();
         let progress = newest_progress(run).unwrap_or_default();
-        let is_other = progress.has_learnt_from_others(&data.fingerprint, &data.test_fingerprint);
+        let is_other = progress.has_learnt_from_others(&data.fingerprint);
         // Without checkpoints, the report may still know it.
         let was_changed = || run.read_report().is_ok_and(|report| report.data_changed);
         let why = match is_other {
-            true if progress.data != data.fingerprint => {
+            true if progress.data.all != data.fingerprint.all => {
                 "the data are not those of the training: others are named, or files were added, removed or changed"
             }
             false if !progress.data.is_empty() || !was_changed() => return false,

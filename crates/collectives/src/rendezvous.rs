@@ -52,7 +52,7 @@ pub struct RendezvousRequest {
     pub world_size: Option<usize>,
     /// The deadline of the whole rendezvous.
     pub timeout: Option<Duration>,
-    /// The secret of the job. All its ranks prove to each other, and to its store, that they know it.
+    /// The secret of the job. All its ranks prove to each other, and to its store, that they have it.
     pub job_token: Option<JobToken>,
     /// The store is one of PyTorch's, or open to its clients: nobody has to prove anything there. The
     /// token, if there is one, still protects what goes between ranks.
@@ -311,7 +311,7 @@ fn reach(
 /// The address on which rank 0 listens so that all reach it under `host`.
 ///
 /// That is the host's own address if this machine has it. It has not where the host is a name of
-/// a service or is behind address translation, and on many machines the own name stands for
+/// a service or has its address translated, and on many machines the own name stands for
 /// 127.0.1.1: then, given a token, every address serves.
 fn listening_address(
     host: &str,

@@ -334,14 +334,6 @@ impl<S> ThreadState<S> {
 }
 
 /// The message of a panic.
-///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::worker::message_of;
-///
-/// let panic = std::panic::catch_unwind(|| panic!("no such device")).unwrap_err();
-/// assert_eq!(message_of(&*panic), "no such device");
-/// ```
 pub fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

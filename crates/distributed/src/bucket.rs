@@ -270,28 +270,32 @@ impl BucketPlan {
 }
 
 #[cfg(test)]
-pub(crate) mod examples {
-    use super::*;
-
-    /// Parameters of these shapes.
-    pub(crate) fn entries_of(shapes: &[&[usize]], dtype: DType) -> Vec<BucketEntry> {
-        let entry = |shape: &&[usize]| BucketEntry {
-            path: String::new(),
+impl BucketEntry {
+    /// A parameter of this shape, by which it is called.
+    pub(crate) fn of_shape(shape: &[usize], dtype: DType) -> Self {
+        Self {
+            path: format!("{shape:?}"),
             id: ParamId::new(),
             shape: shape.to_vec(),
             dtype,
-        };
-        shapes.iter().map(entry).collect()
+        }
     }
+}
 
-    /// The bucket of all parameters, in their order.
-    pub(crate) fn one_bucket(entries: &[BucketEntry]) -> Bucket {
+#[cfg(test)]
+impl Bucket {
+    /// A bucket of parameters of these shapes, in this order.
+    pub(crate) fn of_shapes(shapes: &[&[usize]], dtype: DType) -> Self {
+        let entries = shapes
+            .iter()
+            .map(|shape| BucketEntry::of_shape(shape, dtype));
+        let entries: Vec<_> = entries.collect();
+        let order: Vec<usize> = (0..entries.len()).collect();
         let limits = BucketLimits {
             first: 1 << 30,
             others: 1 << 30,
         };
-        let order: Vec<usize> = (0..entries.len()).collect();
-        let plan = BucketPlan::in_order(entries, &order, limits);
+        let plan = BucketPlan::in_order(&entries, &order, limits);
         plan.buckets()[0].clone()
     }
 }
@@ -301,13 +305,9 @@ mod tests {
     use super::*;
 
     fn parameters(lengths: &[(usize, DType)]) -> Vec<BucketEntry> {
-        let entry = |(length, dtype): &(usize, DType)| BucketEntry {
-            path: format!("p{length}"),
-            id: ParamId::new(),
-            shape: vec![*length],
-            dtype: *dtype,
-        };
-        lengths.iter().map(entry).collect()
+        let lengths = lengths.iter();
+        let entries = lengths.map(|(length, dtype)| BucketEntry::of_shape(&[*length], *dtype));
+        entries.collect()
     }
 
     fn numbers(plan: &BucketPlan) -> Vec<Vec<usize>> {

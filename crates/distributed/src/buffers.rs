@@ -180,18 +180,13 @@ impl Buffers {
     pub fn with_values(&self, values: &[f64]) -> Self {
         assert_eq!(values.len(), self.len(), "numbers of other buffers");
         let mut rest = values;
-        let tensors = self.tensors.iter().map(|(position, data)| {
-            let (own, others) = rest.split_at(data.num_elements());
+        let tensors = self.tensors.iter().map(|(position, old)| {
+            let (own, others) = rest.split_at(old.num_elements());
             rest = others;
-            let data = TensorData::new(own.to_vec(), data.shape().clone());
-            (*position, data)
+            let new = TensorData::new(own.to_vec(), old.shape().clone());
+            (*position, new.convert_dtype(old.dtype()))
         });
-        let types = self.tensors.iter().map(|(_, data)| data.dtype());
-        let tensors = tensors.zip(types);
-        Self {
-            tensors: tensors
-                .map(|((position, data), dtype)| (position, data.convert_dtype(dtype)))
-                .collect(),
-        }
+        let tensors = tensors.collect();
+        Self { tensors }
     }
 }

@@ -1,6 +1,6 @@
 //! Gradient hooks: they see gradients while the backward pass still runs.
 //!
-//! [`with_hooks_of_pass`] gives a copy of a module whose parameters pass through a differentiable identity operation, the
+//! [`with_hooks`] gives a copy of a module whose parameters pass through a differentiable identity operation, the
 //! *gradient hook*. Its backward step runs after all uses of the parameter have been differentiated, so it sees the
 //! finished gradient. The model's code does not change and sees ordinary tensors.
 //!
@@ -228,23 +228,13 @@ impl DepthAnchors {
     }
 }
 
-/// [`with_hooks_of_pass`] the model's own parameters.
-pub(crate) fn with_hooks<M: Module>(
-    model: &M,
-    indices: &HashMap<ParamId, usize>,
-    sink: &Arc<dyn GradientSink>,
-    recorder: Option<&Recorder>,
-) -> (M, usize) {
-    with_hooks_of_pass(model, indices, sink, recorder, None)
-}
-
 /// A copy of `model` whose gradients go into `sink` as they are finished, and the number of its trainable parameters;
 /// `indices` gives the index of each in the sink.
 ///
 /// A parameter that the model holds twice (tied weights) has one hook, so the sink gets its full gradient. A parameter
 /// that the forward pass does not use gets no hook. `recorder` records when the passes reach each parameter. With a
 /// `pass`, the parameters come from there.
-pub(crate) fn with_hooks_of_pass<M: Module>(
+pub(crate) fn with_hooks<M: Module>(
     model: &M,
     indices: &HashMap<ParamId, usize>,
     sink: &Arc<dyn GradientSink>,

@@ -104,7 +104,7 @@ pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
 pub use buffers::Buffers;
 pub use communication_hook::{
     AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, DEFAULT_START_AFTER, Fp16,
-    GradientBucket, InvalidCommunicationHook, ParameterSlot, PowerSgd,
+    GradientBucket, ParameterSlot, PowerSgd,
 };
 pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, DdpConfig};
 pub use ddp::Ddp;
@@ -128,7 +128,7 @@ pub use outer_loop::{
     FragmentInFlight, OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep,
     OuterStream,
 };
-pub use placement::{check_placement, name_of};
+pub use placement::name_of;
 pub use probe::Probe;
 pub use rank_buffers::RankBuffers;
 pub use rank_weights::RankWeights;
@@ -142,4 +142,4 @@ pub use synchronization::{
     Communication, GradientNorm, SyncedGradients, Synchronization, clip_coefficient,
 };
 pub use tensor_parallel::{tensor_parallel, verify_whole_parameters};
-pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};
+pub use virtual_ranks::VirtualRanks;

@@ -184,7 +184,6 @@ impl OuterLoop {
     }
 
     /// How many numbers all trained parameters have.
-    #[must_use]
     pub fn num_parameters(&self) -> usize {
         self.base.len()
     }

@@ -86,7 +86,8 @@ impl Probe {
     /// [`Probe::gradients`].
     pub fn with_hooks<M: Module>(&self, model: &M) -> M {
         let sink: Arc<dyn GradientSink> = self.kept.clone();
-        with_hooks(model, self.shared.numbers(), &sink, self.shared.recorder()).0
+        let (numbers, recorder) = (self.shared.numbers(), self.shared.recorder());
+        with_hooks(model, numbers, &sink, recorder, None).0
     }
 
     /// The gradients of the pass, of the parameters of `model`, of which the watched copy was made.

@@ -61,14 +61,12 @@ impl RankWeights {
     }
 
     /// How many ranks there are.
-    #[must_use]
     pub fn ranks(&self) -> usize {
         self.0.len()
     }
 
     /// How many of `length` things each rank has: by the largest remainders, and by the lower ranks where these are
     /// equal. Every rank has one if there are enough.
-    #[must_use]
     pub fn counts(&self, length: usize) -> Vec<usize> {
         let all: u128 = self.0.iter().map(|weight| weight.get() as u128).sum();
         let exact = |weight: &NonZeroUsize| length as u128 * weight.get() as u128;

@@ -274,19 +274,15 @@ impl Exchange {
         }
     }
 
-    fn scatter(&self, load: ScatterLoad) -> Result<(Outcome, u64), CollectiveError> {
-        let ScatterLoad {
-            index,
-            layout,
-            mut buffer,
-            memory,
-        } = load;
+    fn scatter(&self, mut load: ScatterLoad) -> Result<(Outcome, u64), CollectiveError> {
         // Before the sum, as above; flags are counted, not weighted.
-        for rank in 0..layout.shards.world_size {
-            buffer.scale(layout.gradients_of(rank), self.share);
+        for rank in 0..load.layout.shards.world_size {
+            let gradients = load.layout.gradients_of(rank);
+            load.buffer.scale(gradients, self.share);
         }
-        let (buffer, bytes) = buffer.reduce_scatter(&self.group)?;
-        drop(memory);
+        let (buffer, bytes) = load.buffer.reduce_scatter(&self.group)?;
+        drop(load.memory);
+        let index = load.index;
         Ok((Outcome::Segment { index, buffer }, bytes))
     }
 

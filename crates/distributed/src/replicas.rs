@@ -35,14 +35,8 @@ pub(crate) enum TensorKind {
 
 impl std::fmt::Display for TensorDescription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            path,
-            shape,
-            dtype,
-            kind,
-            ..
-        } = self;
-        write!(f, "`{path}` {shape:?} {dtype:?} ({kind:?})")
+        let (path, shape) = (&self.path, &self.shape);
+        write!(f, "`{path}` {shape:?} {:?} ({:?})", self.dtype, self.kind)
     }
 }
 

@@ -7,7 +7,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use crate::rank_weights::RankWeights;
-use crate::virtual_ranks::{TooFewVirtualRanks, VirtualRanks};
+use crate::virtual_ranks::VirtualRanks;
 
 /// What happens to the samples that do not fill the last global batch.
 ///
@@ -64,8 +64,16 @@ pub enum SamplerError {
         world_size: usize,
     },
     /// There are fewer logical shards than ranks.
-    #[error(transparent)]
-    TooFewVirtualRanks(#[from] TooFewVirtualRanks),
+    #[error(
+        "{count} logical shards cannot be shared out to {world_size} ranks: use \
+         `training.virtual_ranks = {world_size}` or more, or fewer ranks"
+    )]
+    TooFewVirtualRanks {
+        /// How many logical shards were asked for.
+        count: usize,
+        /// How many ranks there are.
+        world_size: usize,
+    },
     /// There is not one weight for each rank.
     #[error(
         "the weights {weights} are of {} ranks, and there are {world_size}: use a weight for each rank",

@@ -32,7 +32,7 @@ pub use self::synced::{Communication, SyncedGradients};
 pub(crate) use self::upper_sums::{SpareSums, UpperSums};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
-use crate::gradient_hook::{GradientSink, Nowhere, with_hooks_of_pass};
+use crate::gradient_hook::{GradientSink, Nowhere, with_hooks};
 use crate::reducer::{Job, Report, Share};
 use crate::sharding::ShardedPass;
 use crate::shared::{Medium, Shared};
@@ -197,7 +197,7 @@ impl Synchronization {
         let model = everburn_nn::without_samples(model.clone());
         let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
         let numbers = self.ddp.shared().numbers();
-        with_hooks_of_pass(
+        with_hooks(
             &model,
             numbers,
             &sink,
@@ -211,8 +211,7 @@ impl Synchronization {
         let shared = self.ddp.shared();
         let sink: Arc<dyn GradientSink> = Arc::new(pass);
         let (numbers, sharded) = (shared.numbers(), sharded.map(|sharded| &sharded.pass));
-        let (watched, found) =
-            with_hooks_of_pass(model, numbers, &sink, shared.recorder(), sharded);
+        let (watched, found) = with_hooks(model, numbers, &sink, shared.recorder(), sharded);
         if found != shared.parameters().len() {
             lock(&self.step).refuse(shared.other_model(model));
         }

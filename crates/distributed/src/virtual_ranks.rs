@@ -11,7 +11,7 @@ use std::sync::Arc;
 use everburn_collectives::group::{CollectiveError, Element, ProcessGroup};
 
 use crate::rank_weights::RankWeights;
-use crate::sampler::share_of;
+use crate::sampler::{SamplerError, share_of};
 
 /// Which logical shards this rank computes.
 ///
@@ -32,39 +32,18 @@ pub struct VirtualRanks {
     of_ranks: Arc<[Range<usize>]>,
 }
 
-/// Fewer logical shards than ranks.
-///
-/// ```
-/// # mod everburn { pub use everburn_distributed as distributed; }
-/// use everburn::distributed::{TooFewVirtualRanks, VirtualRanks};
-///
-/// let error = VirtualRanks::new(2, 0, 3).unwrap_err();
-/// assert_eq!(error, TooFewVirtualRanks { count: 2, world_size: 3 });
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{count} logical shards cannot be shared out to {world_size} ranks: use \
-     `training.virtual_ranks = {world_size}` or more, or fewer ranks"
-)]
-pub struct TooFewVirtualRanks {
-    /// How many logical shards were asked for.
-    pub count: usize,
-    /// How many ranks there are.
-    pub world_size: usize,
-}
-
 impl VirtualRanks {
     /// `count` logical shards, of which `rank` of `world_size` has its share.
     ///
     /// # Errors
-    /// [`TooFewVirtualRanks`] if some rank would have none.
+    /// [`SamplerError::TooFewVirtualRanks`] if some rank would have none.
     ///
     /// # Panics
     /// Panics if the rank is not in the world.
-    pub fn new(count: usize, rank: usize, world_size: usize) -> Result<Self, TooFewVirtualRanks> {
+    pub fn new(count: usize, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
         assert!(rank < world_size, "rank {rank} of {world_size}");
         if count < world_size {
-            return Err(TooFewVirtualRanks { count, world_size });
+            return Err(SamplerError::TooFewVirtualRanks { count, world_size });
         }
         let of_ranks = (0..world_size).map(|rank| share_of(count, rank, world_size));
         Ok(Self {
@@ -83,11 +62,7 @@ impl VirtualRanks {
     }
 
     /// As many logical shards, for another rank or a world of another size.
-    pub(crate) fn on_rank(
-        &self,
-        rank: usize,
-        world_size: usize,
-    ) -> Result<Self, TooFewVirtualRanks> {
+    pub(crate) fn on_rank(&self, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
         Self::new(self.count, rank, world_size)
     }
 

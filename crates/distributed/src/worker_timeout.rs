@@ -58,12 +58,10 @@ impl WorkerTimeout {
 
     /// What is to be said when it is over and `what` has not come.
     pub(crate) fn is_over(self, what: &str) -> String {
-        let Self {
-            rank,
-            timeout,
-            step,
-        } = self;
-        let step = step.map_or(String::new(), |step| format!(" in step {step}"));
+        let (rank, timeout) = (self.rank, self.timeout);
+        let step = self
+            .step
+            .map_or(String::new(), |step| format!(" in step {step}"));
         let waited = self.duration();
         format!(
             "rank {rank} has waited {waited:.0?}{step} for {what}; what ranks do together for that ends after \

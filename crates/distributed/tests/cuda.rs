@@ -10,9 +10,9 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
     CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective, DeviceExchange,
     DeviceMemory, GradientBucket, HostExchange, ModuleRanks, NcclExchange, ParameterShards,
-    ShardStage, Waits, check_placement, cuda_index, kernel_timer, share_of,
+    ShardStage, Waits, cuda_index, kernel_timer, share_of,
 };
-use everburn_nccl::{Library, gpus};
+use everburn_nccl::{Library, NcclBackend, gpus};
 use everburn_nn::StatisticsGroup;
 
 /// How far apart sums in another order may be.
@@ -111,14 +111,12 @@ fn on_gpus(
                             Way::Nccl => Waits::Device,
                             _ => Waits::Host,
                         };
+                        let backend = NcclBackend::connect(library.on_gpu(*number), &group);
                         let memory = Arc::new(CubeMemory);
-                        let exchange =
-                            NcclExchange::connect(library, *number, &group, memory, waits);
-                        Arc::new(exchange.unwrap())
+                        Arc::new(NcclExchange::new(backend.unwrap(), memory, waits))
                     }
                 };
                 let model = model.fork(&device);
-                check_placement(&model, &device).unwrap();
                 let (ddp, model) = Ddp::with_exchange(model, group, config, exchange).unwrap();
                 work(ddp, model, &device);
             });
@@ -303,10 +301,9 @@ fn memory_that_is_lent_comes_back_as_the_same_tensor() {
 fn alone() -> (ProcessGroup, Arc<dyn DeviceExchange>) {
     let library = Arc::new(Library::load().unwrap_or_else(|error| panic!("{error}")));
     let group = ProcessGroup::alone(GroupOptions::default());
-    let memory = Arc::new(CubeMemory);
-    let exchange = NcclExchange::connect(&library, 0, &group, memory, Waits::Device).unwrap();
-    let exchange: Arc<dyn DeviceExchange> = Arc::new(exchange);
-    (group, exchange)
+    let backend = NcclBackend::connect(library.on_gpu(0), &group).unwrap();
+    let exchange = NcclExchange::new(backend, Arc::new(CubeMemory), Waits::Device);
+    (group, Arc::new(exchange))
 }
 
 #[test]

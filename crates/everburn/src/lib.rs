@@ -56,13 +56,14 @@ pub use everburn_profile as profile;
 pub use everburn_schedules as schedules;
 pub use everburn_train as train;
 
-/// The GPUs of a machine, and NCCL, which is found at run time.
-/// [`NcclExchange`](crate::distributed::NcclExchange) connects ranks by it.
+/// The GPUs of a machine, and NCCL, which is found at run time: a backend of process groups, by which a
+/// [`NcclExchange`](crate::distributed::NcclExchange) moves tensors.
 pub mod nccl {
     pub use everburn_nccl::{
         ApiDriver, CudaVersion, DeviceBuffer, Gpu, GpuMemory, GpuReading, GpuSensor, Inventory,
-        Library, LibraryError, LibraryPaths, MissingDriver, NCCL_VARIABLE, NcclVersion, Status,
-        Vendor, api, drivers, find_library, gpu_uuid, gpus, nvidia_driver, nvrtc, vulkan_drivers,
+        Library, LibraryError, LibraryPaths, MissingDriver, NCCL_VARIABLE, NcclBackend,
+        NcclVersion, Status, Vendor, Work, api, drivers, find_library, gpu_uuid, gpus,
+        nvidia_driver, nvrtc, vulkan_drivers,
     };
 }
 

@@ -148,7 +148,7 @@ mod tests {
             lost(3, 4, None, 3),
         ];
         assert_eq!(blamed(&most), Some(1));
-        // One that says whom it has lost goes before one that does not know.
+        // One that says whom it has lost goes before one that does not.
         let unknown = ended(0, RankExit::Code(EXIT_PEER_LOST), 1);
         assert_eq!(blamed(&[unknown, lost(1, 4, None, 2)]), Some(1));
         // An own failure goes before all of them, whenever it was.

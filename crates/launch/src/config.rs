@@ -43,7 +43,7 @@ pub struct LaunchConfig {
     /// lost. The same on every machine, in place of [`rendezvous`](Self::rendezvous).
     pub store: Option<EtcdAddress>,
     /// The secret of the job, which all its processes need to meet: the store, and the connections
-    /// between ranks, take nobody who does not know it. `None`: the launcher's own
+    /// between ranks, take nobody without it. `None`: the launcher's own
     /// `EVERBURN_JOB_TOKEN`; where that is not set either, a random one on one machine, and an error on
     /// several. Ranks get it by their environment, never by the command line.
     pub job_token: Option<JobToken>,
@@ -284,7 +284,7 @@ impl LaunchConfig {
         }
     }
 
-    /// What the user of an elastic job of several machines should know about its end.
+    /// A warning about the end of an elastic job of several machines.
     pub(crate) fn single_point(&self) -> Option<String> {
         let has_one = self.elastic.is_some() && self.nodes > 1 && self.store.is_none();
         has_one.then(|| {

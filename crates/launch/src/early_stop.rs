@@ -76,12 +76,6 @@ impl EarlyStop {
 ///
 /// SIGINT and SIGQUIT stay, though a shell without job control has its background jobs ignore them: scripts stop such a job by
 /// SIGINT. Where the system has no `/proc` all stay.
-///
-/// ```
-/// # mod everburn { pub use everburn_launch as launch; }
-/// // SIGINT and SIGTERM.
-/// assert_eq!(everburn::launch::signals_to_hear(&[2, 15]), [2, 15]);
-/// ```
 #[must_use]
 pub fn signals_to_hear(signals: &[i32]) -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

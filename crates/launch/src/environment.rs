@@ -99,27 +99,6 @@ impl RankEnvironment {
     /// `None`: nobody has started it as one of several ranks. See the documents, docs/launching.md, for
     /// what counts where there are variables of several launchers.
     ///
-    /// ```
-    /// # mod everburn { pub use everburn_launch as launch; }
-    /// use everburn::launch::{RankEnvironment, StartedBy};
-    ///
-    /// let told = [
-    ///     ("OMPI_COMM_WORLD_RANK", "1"),
-    ///     ("OMPI_COMM_WORLD_SIZE", "4"),
-    ///     ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
-    ///     ("MASTER_PORT", "29500"),
-    ///     ("EVERBURN_JOB_TOKEN", "an example of a token"),
-    /// ];
-    /// let rank = RankEnvironment::detect(|name| {
-    ///     told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
-    /// })?;
-    /// let rank = rank.expect("one of four ranks");
-    /// assert_eq!((rank.rank, rank.world_size), (1, 4));
-    /// assert_eq!(rank.master_addr, "127.0.0.1"); // all four are on this machine
-    /// assert_eq!(rank.origin.started_by, StartedBy::OpenMpi);
-    /// # Ok::<(), everburn_launch::RankEnvironmentError>(())
-    /// ```
-    ///
     /// # Errors
     /// [`RankEnvironmentError`] naming the variables that are there, that are missing, that make no
     /// sense or contradict each other.
@@ -247,24 +226,6 @@ impl RankEnvironment {
     }
 
     /// The launcher that counts and its values, in one line for the user.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_launch as launch; }
-    /// use everburn::launch::RankEnvironment;
-    ///
-    /// let told = [
-    ///     ("RANK", "0"),
-    ///     ("WORLD_SIZE", "2"),
-    ///     ("MASTER_ADDR", "h"),
-    ///     ("MASTER_PORT", "1"),
-    ///     ("EVERBURN_JOB_TOKEN", "an example of a token"),
-    /// ];
-    /// let rank = RankEnvironment::from_lookup(|name| {
-    ///     told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
-    /// })?;
-    /// assert!(rank.announcement().starts_with("rank 0 of 2 (RANK, WORLD_SIZE), started by hand"));
-    /// # Ok::<(), everburn_launch::RankEnvironmentError>(())
-    /// ```
     #[must_use]
     pub fn announcement(&self) -> String {
         let Origin {

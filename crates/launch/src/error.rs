@@ -98,7 +98,7 @@ pub enum LaunchError {
         /// The most ranks.
         max: usize,
     },
-    /// The most ranks of an elastic job are not those that are started.
+    /// The most ranks of an elastic job are another number than is started.
     #[error(
         "`LaunchConfig::elastic = {min}:{max}`, but {world_size} ranks are started (ranks per machine times machines): \
          write `LaunchConfig::elastic = {min}:{world_size}`, or start {max} ranks"
@@ -220,7 +220,7 @@ pub enum LaunchError {
     },
 }
 
-/// Why a process does not know which rank it is, or must not continue as one.
+/// Why a process cannot find out its rank, or must not continue as one.
 ///
 /// ```
 /// # mod everburn { pub use everburn_launch as launch; }
@@ -274,7 +274,7 @@ pub enum RankEnvironmentError {
         /// How the launcher sets a variable.
         advice: String,
     },
-    /// The store is torchrun's, which knows no secret.
+    /// The store is torchrun's, which has no authentication.
     #[error(
         "the ranks meet at {address}, the store of torchrun, which has no authentication: set EVERBURN_OPEN_STORE=1 for \
          all ranks to use it anyway. Anyone who can reach it can join the job, and read and change its contents"

@@ -100,7 +100,7 @@ impl fmt::Display for RankExit {
     }
 }
 
-/// The numbers are those that `signal-hook` takes from this platform.
+/// `signal-hook` takes the numbers from this platform.
 fn explain(signal: i32) -> Option<(&'static str, &'static str)> {
     use signal_hook::consts::signal as s;
     Some(match signal {

@@ -39,7 +39,7 @@ pub enum ReportKind {
     PeerLost,
     /// Another rank asked this one to give up.
     Aborted,
-    /// A kind that this version does not know; counts as a failure of the rank's own.
+    /// A kind that this version does not have; counts as a failure of the rank's own.
     #[serde(other)]
     Unknown,
 }

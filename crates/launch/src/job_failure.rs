@@ -188,7 +188,7 @@ impl JobFailure {
         known.map_or(line, |(what, _)| what)
     }
 
-    /// The ranks that were stopped, where the cause has waited in vain. It need not know of any of them: without heartbeats it
+    /// The ranks that were stopped, where the cause has waited in vain. It need not name any of them: without heartbeats it
     /// may have heard only of another one that waited.
     fn stopped_first(&self) -> Option<&[usize]> {
         let cause = &self.cause;

@@ -203,7 +203,7 @@ impl Launcher {
             .and_then(|()| supervisor.wait_for_all());
         if supervised.is_err() {
             supervisor.kill_all();
-            // The first error is the one to tell.
+            // The first error is the one to show.
             let _ = supervisor.wait_for_all();
         }
         // Disconnected, which is what is waited for, once the last pump has dropped its end.

@@ -56,6 +56,8 @@ mod job_failure;
 mod job_store;
 mod launcher;
 mod lost_machine;
+#[doc(hidden)]
+pub mod network;
 mod origin;
 mod orphan;
 mod outcome;

@@ -19,7 +19,7 @@ pub(crate) fn guard(launcher: u32, rank: usize) -> Result<(), RankEnvironmentErr
     } else {
         ask_the_kernel(rank)?;
     }
-    // The launcher may have ended before the lines above took effect; nobody would tell us then.
+    // The launcher may have ended before the lines above took effect; no signal would come then.
     if is_parent(launcher) {
         Ok(())
     } else {

@@ -244,7 +244,7 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> Strin
     let rank = ended.rank;
     let process = match incarnation {
         0 | 1 => String::new(),
-        // Not by its restarts: this launcher counts those that it decided, and another may have begun before.
+        // Not by its restarts: this launcher counts its own decisions, and another may have begun before.
         later => format!(" (process {later})"),
     };
     let mut text = match expelled {

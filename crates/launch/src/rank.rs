@@ -120,18 +120,6 @@ impl Rank {
     /// [`group`](Self::group) with another deadline than five minutes, or another transport. The options of
     /// the first call hold.
     ///
-    /// ```no_run
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// # use everburn_launch::{JoinError, Rank};
-    /// use std::time::Duration;
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    ///
-    /// # fn join(rank: &Rank) -> Result<ProcessGroup, JoinError> {
-    /// let timeout = Some(Duration::from_secs(30));
-    /// rank.group_with(GroupOptions { timeout, ..GroupOptions::default() })
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// As [`group`](Self::group).
     pub fn group_with(&self, options: GroupOptions) -> Result<ProcessGroup, JoinError> {
@@ -222,7 +210,7 @@ impl Rank {
     }
 }
 
-/// Whether another rank has given up or is lost, as far as this one knows. Never waits: a panic asks.
+/// Whether another rank has given up or is lost, by what has arrived here. Never waits: a panic asks.
 fn others_have_failed(group_slot: &GroupSlot) -> bool {
     let Ok(group_slot) = group_slot.try_lock() else {
         return false;
@@ -274,7 +262,7 @@ fn with_causes(error: &dyn Error) -> String {
 
 /// Tells the user, who is the one that a program's front door talks to.
 pub(crate) fn say(text: &dyn Display) {
-    // Nobody is left to tell where standard error is closed; what happens next does not depend on it.
+    // Nobody reads where standard error is closed; what happens next does not depend on it.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -306,7 +306,7 @@ impl RunningRank {
         }
     }
 
-    /// Reaps the process, which has ended or is ending; what it leaves behind in its group is
+    /// Reaps the process, which has ended or is ending; what it leaves in its group is
     /// killed.
     pub(crate) fn reap(mut self, config: &LaunchConfig) -> io::Result<EndedRank> {
         let unix_time_ms = unix_time_ms();

@@ -1,20 +1,16 @@
-//! What a group asks of NCCL and of its GPU, as a trait: [`NcclGroup::connect`] takes the library and
-//! the driver, [`NcclGroup::connect_with`] anything else that behaves alike, such as a stand-in for
-//! tests.
+//! What [`NcclBackend`](crate::NcclBackend) asks of NCCL and of its GPU, as a trait: of the library and the driver
+//! ([`Library::on_gpu`](crate::Library::on_gpu)), or of anything that behaves alike, such as a stand-in for tests.
 //!
-//! Handles belong to the [`NcclApi`] that made them. A group gives them to no other.
-//!
-//! [`NcclGroup::connect`]: crate::NcclGroup::connect
-//! [`NcclGroup::connect_with`]: crate::NcclGroup::connect_with
+//! Handles belong to the [`NcclApi`] that made them. A backend gives them to no other.
 
 use std::fmt;
 
+pub use crate::backend::Operation;
+use crate::backend::Status;
 use crate::error::LibraryError;
-pub use crate::group::Operation;
-use crate::group::Status;
 use crate::version::NcclVersion;
 
-/// The calls of NCCL and of one GPU that a group makes.
+/// The calls of NCCL and of one GPU that a backend makes.
 ///
 /// Communicators do not block: what waits for other ranks answers [`Status::InProgress`], and
 /// [`NcclApi::async_error`] says when it is over. Calls return soon, except for [`NcclApi::abort`] and

@@ -1,4 +1,4 @@
-//! The GPUs of a machine, and NCCL groups of ranks. It builds without Burn, NCCL, CUDA or a GPU: libraries are loaded
+//! The GPUs of a machine, and NCCL as a backend of process groups. It builds without Burn, NCCL, CUDA or a GPU: libraries are loaded
 //! at run time.
 //!
 //! The main types, in the order in which a program uses them:
@@ -11,11 +11,11 @@
 #![cfg_attr(
     feature = "group",
     doc = "
-3. [`NcclGroup`]: the ranks of a `ProcessGroup` of `everburn-collectives`, connected from GPU to GPU. A rank is a process
+3. [`NcclBackend`]: the backend of a `ProcessGroup` of `everburn-collectives` for the memory of GPUs. A rank is a process
    or a thread with a GPU of its own, on any machine.
 4. [`DeviceBuffer`]: existing GPU memory. [`GpuMemory`] allocates some.
 5. [`Work`]: an operation in flight: later GPU work can wait for it, or the host with a deadline.
-6. [`api`]: the calls of NCCL and the GPU that a group makes, which tests replace by a fake.
+6. [`api`]: the calls of NCCL and the GPU that a backend makes, which tests replace by a fake.
 
 # With Burn
 
@@ -30,21 +30,21 @@ nothing is copied:
 3. `DeviceBuffer::new(ptr, len, dtype, owner)`, with the `ManagedResource` as `owner`: while it is held CubeCL neither
    reuses nor moves the memory, and the buffer holds it until the GPU has finished. This is the only `unsafe` step: the
    caller guarantees the pointer.
-4. `group.all_reduce(&buffer, op)`. CubeCL's streams do not wait for the default stream; the operation waits on the GPU
+4. `nccl.all_reduce(&buffer, op)`. CubeCL's streams do not wait for the default stream; the operation waits on the GPU
    for everything queued so far on all streams of the context (`cuCtxRecordEvent`). With an older driver, and with HIP
-   ([`NcclGroup::orders_device`] is false), call `client.sync()` before it.
+   ([`NcclBackend::orders_device`] is false), call `client.sync()` before it.
 5. `work.hold_device()`, before the optimizer's first kernel is launched: everything queued later in the context waits
    (`cuCtxWaitEvent`). The host continues. Otherwise, `work.wait()`.
-6. Once per step, before its result counts, [`NcclGroup::check`]: after a failure the GPU continues with invalid
+6. Once per step, before its result counts, [`NcclBackend::check`]: after a failure the GPU continues with invalid
    numbers.
 
-Two groups on one GPU (such as data and tensor parallel groups) must be used in the same order on all their ranks: an
-operation waits for everything queued on its GPU before, including the other group's operations. While CubeCL captures a
+The backends of two groups on one GPU (such as data and tensor parallel groups) must be used in the same order on all their ranks: an
+operation waits for everything queued on its GPU before, including the other backend's operations. While CubeCL captures a
 graph, no operation can be called.
 
 # When something fails
 
-A thread of the group supervises operations in flight, whether or not anything waits for them: a missed deadline, an
+A thread of the backend supervises operations in flight, whether or not anything waits for them: a missed deadline, an
 NCCL error, a lost rank or any failure of the process group aborts NCCL (`ncclCommAbort`) and fails the process group.
 NCCL's kernels leave the GPU, which frees a host that waits for later work on a stream. The error is a `CollectiveError`
 and names rank, peers, operation, step, the time waited and what to check. From then on every call returns it at once;
@@ -58,27 +58,27 @@ Deliberately absent: tensors, repairing a failed group, several GPUs per rank of
 "
 )]
 
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 pub mod api;
+#[cfg(feature = "backend")]
+mod backend;
 mod drivers;
 mod error;
 mod foreign;
 mod gpus;
-#[cfg(feature = "group")]
-mod group;
 mod library_paths;
 mod sensor;
 mod vendor;
 mod version;
 
+#[cfg(feature = "backend")]
+pub use self::backend::{NcclBackend, Status, Work};
 pub use self::drivers::{ApiDriver, MissingDriver, drivers, vulkan_drivers};
 pub use self::error::LibraryError;
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 pub use self::foreign::{DeviceBuffer, GpuMemory};
 pub use self::foreign::{Library, nvrtc};
 pub use self::gpus::{Gpu, Inventory, gpu_uuid, gpus};
-#[cfg(feature = "group")]
-pub use self::group::{NcclGroup, Status, Work};
 pub use self::library_paths::{LibraryPaths, NCCL_VARIABLE, find_library, nvidia_driver};
 pub use self::sensor::{GpuReading, GpuSensor};
 pub use self::vendor::Vendor;

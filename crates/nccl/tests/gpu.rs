@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use everburn_collectives::group::{CollectiveError, DType, GroupOptions, ProcessGroup, ReduceOp};
-use everburn_nccl::{DeviceBuffer, GpuMemory, GpuSensor, Library, NcclGroup, Work, gpus};
+use everburn_nccl::{DeviceBuffer, GpuMemory, GpuSensor, Library, NcclBackend, Work, gpus};
 use everburn_nccl_fake::Number;
 use half::{bf16, f16};
 
@@ -42,7 +42,7 @@ fn wide<T: Number>(memory: &GpuMemory) -> Vec<f64> {
 fn on_ranks<R: Send>(
     size: usize,
     timeout: Duration,
-    body: impl Fn(NcclGroup, usize) -> R + Sync,
+    body: impl Fn(Arc<NcclBackend>, usize) -> R + Sync,
 ) -> Vec<R> {
     let library = Arc::new(Library::load().unwrap_or_else(|error| panic!("{error}")));
     let options = GroupOptions {
@@ -53,7 +53,7 @@ fn on_ranks<R: Send>(
         let (body, library) = (&body, &library);
         let run = move |group: ProcessGroup| {
             let rank = group.rank();
-            let connected = NcclGroup::connect(library, rank, &group);
+            let connected = NcclBackend::connect(library.on_gpu(rank), &group);
             drop(group);
             body(connected.unwrap_or_else(|error| panic!("{error}")), rank)
         };
@@ -68,7 +68,7 @@ fn on_ranks<R: Send>(
     })
 }
 
-fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
+fn every_operation<T: Number>(nccl: &Arc<NcclBackend>, rank: usize, size: usize) {
     let len = 1000;
     let own = |rank: usize| -> Vec<T> {
         (0..len)
@@ -80,33 +80,18 @@ fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
         .collect();
 
     let reduced = memory(rank, &own(rank));
-    let work = group.all_reduce(&reduced.buffer(), ReduceOp::Sum).unwrap();
-    if group.orders_device() {
+    let work = nccl.all_reduce(&reduced.buffer(), ReduceOp::Sum).unwrap();
+    if nccl.orders_device() {
         work.hold_device().unwrap();
     }
     work.wait().unwrap();
     assert_eq!(wide::<T>(&reduced), sum, "all_reduce of {}", T::DTYPE);
 
-    let sent = memory(rank, &own(rank));
-    let root = size - 1;
-    group
-        .broadcast(&sent.buffer(), root)
-        .unwrap()
-        .wait()
-        .unwrap();
-    assert_eq!(
-        wide::<T>(&sent),
-        wide::<T>(&memory(rank, &own(root))),
-        "broadcast of {}",
-        T::DTYPE
-    );
-
     let (part, whole) = (
         memory(rank, &own(rank)),
         memory(rank, &vec![T::narrow(0.0); len * size]),
     );
-    group
-        .all_gather(&part.buffer(), &whole.buffer())
+    nccl.all_gather(&part.buffer(), &whole.buffer())
         .unwrap()
         .wait()
         .unwrap();
@@ -120,8 +105,7 @@ fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
 
     let scattered = memory(rank, &vec![T::narrow(0.0); len]);
     let scatter = |whole: &DeviceBuffer| {
-        group
-            .reduce_scatter(whole, &scattered.buffer(), ReduceOp::Max)
+        nccl.reduce_scatter(whole, &scattered.buffer(), ReduceOp::Max)
             .unwrap()
             .wait()
     };
@@ -138,16 +122,15 @@ fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn every_operation_and_type_has_its_result() {
     let size = ranks();
-    let left = on_ranks(size, GENEROUS, |group, rank| {
-        every_operation::<f32>(&group, rank, size);
-        every_operation::<f16>(&group, rank, size);
-        every_operation::<bf16>(&group, rank, size);
-        every_operation::<f64>(&group, rank, size);
-        every_operation::<i32>(&group, rank, size);
-        every_operation::<i64>(&group, rank, size);
-        every_operation::<u8>(&group, rank, size);
-        group.check()?;
-        group.destroy()
+    let left = on_ranks(size, GENEROUS, |nccl, rank| {
+        every_operation::<f32>(&nccl, rank, size);
+        every_operation::<f16>(&nccl, rank, size);
+        every_operation::<bf16>(&nccl, rank, size);
+        every_operation::<f64>(&nccl, rank, size);
+        every_operation::<i32>(&nccl, rank, size);
+        every_operation::<i64>(&nccl, rank, size);
+        every_operation::<u8>(&nccl, rank, size);
+        nccl.check()
     });
     left.into_iter()
         .for_each(|left: Result<(), CollectiveError>| left.unwrap());
@@ -157,12 +140,12 @@ fn every_operation_and_type_has_its_result() {
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn buckets_that_are_under_way_at_once_are_summed() {
     let size = ranks();
-    on_ranks(size, GENEROUS, |group, rank| {
+    on_ranks(size, GENEROUS, |nccl, rank| {
         let buckets: Vec<GpuMemory> = (1..30).map(|len| memory(rank, &vec![1f32; len])).collect();
         for bucket in &buckets {
-            let _ = group.all_reduce(&bucket.buffer(), ReduceOp::Sum).unwrap();
+            let _ = nccl.all_reduce(&bucket.buffer(), ReduceOp::Sum).unwrap();
         }
-        group.synchronize().unwrap();
+        nccl.synchronize().unwrap();
         for bucket in &buckets {
             assert!(wide::<f32>(bucket).iter().all(|sum| *sum == size as f64));
         }
@@ -171,20 +154,19 @@ fn buckets_that_are_under_way_at_once_are_summed() {
 
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
-fn an_aborted_group_says_so_and_the_next_one_works() {
+fn an_aborted_backend_says_so_and_the_next_one_works() {
     let size = ranks();
     let summed = Barrier::new(size);
-    on_ranks(size, GENEROUS, |group, rank| {
+    on_ranks(size, GENEROUS, |nccl, rank| {
         let numbers = memory(rank, &[1f32; 8]);
-        group
-            .all_reduce(&numbers.buffer(), ReduceOp::Sum)
+        nccl.all_reduce(&numbers.buffer(), ReduceOp::Sum)
             .unwrap()
             .wait()
             .unwrap();
         // Another that still waits would hear of the abort.
         summed.wait();
-        group.process_group().abort("enough");
-        let told = group
+        nccl.process_group().abort("enough");
+        let told = nccl
             .all_reduce(&numbers.buffer(), ReduceOp::Sum)
             .unwrap_err();
         assert!(
@@ -192,8 +174,8 @@ fn an_aborted_group_says_so_and_the_next_one_works() {
             "{told}"
         );
     });
-    on_ranks(size, GENEROUS, |group, rank| {
-        every_operation::<f32>(&group, rank, size);
+    on_ranks(size, GENEROUS, |nccl, rank| {
+        every_operation::<f32>(&nccl, rank, size);
     });
 }
 
@@ -226,37 +208,13 @@ mod two_gpus {
 
     #[test]
     #[ignore = "needs two GPUs and NCCL: cargo xtask test runs it where there are"]
-    fn messages_go_round_the_ring() {
-        let size = ranks();
-        on_ranks(size, GENEROUS, |group, rank| {
-            let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
-            let (mine, theirs) = (
-                memory(rank, &[rank as i64; 100]),
-                memory(rank, &[-1i64; 100]),
-            );
-            // Even ranks send first: a send waits for its receiver.
-            let send = || group.send(&mine.buffer(), next).unwrap();
-            let receive = || group.recv(&theirs.buffer(), last).unwrap();
-            let works = match rank % 2 {
-                0 => [send(), receive()],
-                _ => [receive(), send()],
-            };
-            for work in works {
-                work.wait().unwrap();
-            }
-            assert_eq!(wide::<i64>(&theirs), [last as f64; 100]);
-        });
-    }
-
-    #[test]
-    #[ignore = "needs two GPUs and NCCL: cargo xtask test runs it where there are"]
     fn a_rank_that_does_not_come_is_named_and_the_gpus_are_free_again() {
         let size = ranks();
         let last = size - 1;
         let there = Barrier::new(size);
-        let told = on_ranks(size, Duration::from_secs(5), |group, rank| {
+        let told = on_ranks(size, Duration::from_secs(5), |nccl, rank| {
             let numbers = memory(rank, &[1f32; 8]);
-            let sum = || group.all_reduce(&numbers.buffer(), ReduceOp::Sum);
+            let sum = || nccl.all_reduce(&numbers.buffer(), ReduceOp::Sum);
             sum().unwrap().wait().unwrap();
             let told = (rank != last).then(|| sum().and_then(Work::wait).unwrap_err());
             there.wait();
@@ -270,8 +228,8 @@ mod two_gpus {
             );
         }
         // What the abort has left: a GPU that computes.
-        on_ranks(size, GENEROUS, |group, rank| {
-            every_operation::<f32>(&group, rank, size);
+        on_ranks(size, GENEROUS, |nccl, rank| {
+            every_operation::<f32>(&nccl, rank, size);
         });
     }
 }

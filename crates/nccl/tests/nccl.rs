@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
-use everburn_nccl::{Library, LibraryError, NcclGroup, NcclVersion, gpus};
+use everburn_nccl::{Library, LibraryError, NcclBackend, NcclVersion, gpus};
 
 fn library() -> Library {
     Library::load().unwrap_or_else(|error| panic!("{error}"))
@@ -18,16 +18,16 @@ fn the_library_is_new_enough_and_says_where_it_is() {
     assert!(nccl.path().exists(), "{nccl:?}");
 }
 
-/// `cargo xtask test` runs it where there is NCCL and no GPU; with one, `gpu.rs` makes the group.
+/// `cargo xtask test` runs it where there is NCCL and no GPU; with one, `gpu.rs` connects ranks.
 mod no_gpu {
     use super::*;
 
     #[test]
     #[ignore = "needs NCCL: cargo xtask test runs it where NCCL is installed"]
-    fn a_group_without_a_gpu_says_what_is_missing() {
+    fn a_backend_without_a_gpu_says_what_is_missing() {
         let missing = gpus().expect_err("this test is for machines without a GPU");
         let group = ProcessGroup::alone(GroupOptions::default());
-        let told = NcclGroup::connect(&Arc::new(library()), 0, &group).unwrap_err();
+        let told = NcclBackend::connect(Arc::new(library()).on_gpu(0), &group).unwrap_err();
         assert!(matches!(&told, CollectiveError::NoPath { .. }), "{told}");
         assert!(told.to_string().contains(&missing.to_string()), "{told}");
         assert!(!matches!(missing, LibraryError::NoNccl { .. }), "{missing}");

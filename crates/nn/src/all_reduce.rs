@@ -31,41 +31,6 @@ use crate::rank_ops::RankOps;
 /// [`SyncError::Exchange`] if the exchange fails, [`SyncError::Read`] if the tensor cannot be read
 /// from its device. If the exchange of the *backward* pass fails, its gradients are those of this
 /// rank alone, and the group makes the failure visible ([`StatisticsGroup::abort`]).
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// # use everburn_nn::{StatisticsGroup, SyncError};
-/// use std::sync::Arc;
-///
-/// use burn::prelude::*;
-/// use everburn::nn::all_reduce_sum;
-///
-/// /// Two ranks of which the other one always does what this one does.
-/// #[derive(Debug)]
-/// struct Mirror;
-///
-/// impl StatisticsGroup for Mirror {
-///     fn world_size(&self) -> usize {
-///         2
-///     }
-///     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError> {
-///         values.iter_mut().for_each(|value| *value *= 2.0);
-///         Ok(())
-///     }
-///     fn abort(&self, _reason: &str) {}
-/// }
-///
-/// # fn main() -> Result<(), SyncError> {
-/// let group: Arc<dyn StatisticsGroup> = Arc::new(Mirror);
-/// let x = Tensor::<1>::from_floats([1.0, 2.0], &Device::flex().autodiff()).require_grad();
-/// let y = all_reduce_sum(x.clone(), &group)?;
-/// let gradients = y.clone().powi_scalar(2).sum().backward();
-/// assert_eq!(y.into_data().try_into_vec::<f32>().unwrap(), [2.0, 4.0]);
-/// let gradient = x.grad(&gradients).unwrap().into_data();
-/// assert_eq!(gradient.try_into_vec::<f32>().unwrap(), [8.0, 16.0]);
-/// # Ok(())
-/// # }
-/// ```
 pub fn all_reduce_sum<const D: usize>(
     tensor: Tensor<D>,
     group: &Arc<dyn StatisticsGroup>,

@@ -21,7 +21,7 @@ enum Change {
     Attach(Arc<dyn StatisticsGroup>),
     LeaveSamplesOut,
     Detach,
-    /// Nothing: counts those that are attached.
+    /// Nothing: counts attached ones.
     Count,
 }
 
@@ -57,15 +57,6 @@ pub fn synchronize_batch_norms<M: Module>(
 
 /// Detaches every [`BatchNorm`](crate::BatchNorm) of `model` from its group: each rank's
 /// statistics are its own again.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use everburn::nn::{BatchNormConfig, isolate_batch_norms};
-///
-/// let norm = BatchNormConfig::new(3).init(&Device::flex());
-/// assert_eq!(isolate_batch_norms(norm).world_size(), 1);
-/// ```
 #[must_use]
 pub fn isolate_batch_norms<M: Module>(model: M) -> M {
     convert(model, Change::Detach).model
@@ -76,16 +67,6 @@ pub fn isolate_batch_norms<M: Module>(model: M) -> M {
 /// Its [`BatchNorm`](crate::BatchNorm)s make the same exchanges as the others', but count
 /// nothing: neither the input nor, on the way back, its gradients. Give it any input of the right
 /// shape, run forward and backward, and throw the gradients away:
-///
-/// ```
-/// # use burn::prelude::*;
-/// # use everburn_nn::{BatchNormConfig, without_samples};
-/// # let device = Device::flex().autodiff();
-/// # let model = BatchNormConfig::new(3).init(&device);
-/// let stand_in = Tensor::<2>::zeros([1, 3], &device);
-/// let loss = without_samples(model.clone()).forward(stand_in).mean();
-/// drop(loss.backward());
-/// ```
 ///
 /// All ranks must run their backward passes through the same layers in the same order. Where the
 /// others train a copy of the model that something has been added to, add it to this one too: in
@@ -100,14 +81,6 @@ pub fn without_samples<M: Module>(model: M) -> M {
 
 /// Whether a training step of `model` exchanges statistics with other ranks, so that a rank without
 /// samples must take part: see [`without_samples`].
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use everburn::nn::{BatchNormConfig, spans_ranks};
-///
-/// assert!(!spans_ranks(&BatchNormConfig::new(3).init(&Device::flex())));
-/// ```
 pub fn spans_ranks<M: Module>(model: &M) -> bool {
     convert(model.clone(), Change::Count).layers > 0
 }

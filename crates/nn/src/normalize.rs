@@ -39,7 +39,7 @@ pub(crate) enum Elements {
     OnDevice(Box<Tensor<1>>),
 }
 
-/// What a rank knows of the batch that all ranks normalise together.
+/// The batch that all ranks normalise together.
 #[derive(Debug, Clone)]
 pub(crate) struct GlobalBatch {
     pub(crate) epsilon: f64,

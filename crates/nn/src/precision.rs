@@ -94,14 +94,6 @@ pub fn autocast<R>(compute: ComputeType, work: impl FnOnce() -> R) -> R {
 }
 
 /// The dtype in which the layers of this crate currently multiply on this thread.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use everburn::nn::{ComputeType, autocast, compute_type};
-///
-/// assert_eq!(compute_type(), ComputeType::F32);
-/// autocast(ComputeType::F16, || assert_eq!(compute_type(), ComputeType::F16));
-/// ```
 #[must_use]
 pub fn compute_type() -> ComputeType {
     NOW.get()
@@ -119,18 +111,6 @@ pub fn low_products() -> u64 {
 ///
 /// # Shapes
 /// - input, output: any
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use burn::tensor::DType;
-/// use everburn::nn::{ComputeType, autocast, cast_for_matmul};
-///
-/// let input = Tensor::<1>::ones([2], &Device::flex());
-/// assert_eq!(cast_for_matmul(input.clone()).dtype(), DType::F32);
-/// let low = autocast(ComputeType::Bf16, || cast_for_matmul(input));
-/// assert_eq!(low.dtype(), DType::BF16);
-/// ```
 #[must_use]
 pub fn cast_for_matmul<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     match compute_type().low() {
@@ -191,17 +171,6 @@ pub(crate) fn is_half(dtype: DType) -> bool {
 /// # Shapes
 /// - input: any
 /// - output: that of `compute`
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use burn::tensor::{DType, FloatDType};
-/// use everburn::nn::in_f32;
-///
-/// let low = Tensor::<2>::ones([1, 1000], &Device::flex()).cast(FloatDType::BF16);
-/// let sum = in_f32(low, |row| row.sum_dim(1));
-/// assert_eq!((sum.dtype(), sum.into_scalar::<f32>()), (DType::BF16, 1000.0));
-/// ```
 pub fn in_f32<const D: usize>(
     input: Tensor<D>,
     compute: impl FnOnce(Tensor<D>) -> Tensor<D>,

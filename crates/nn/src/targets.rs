@@ -167,19 +167,6 @@ pub fn embedding(weights: Tensor<2>, tokens: Tensor<2, Int>) -> Tensor<3> {
 ///
 /// # Errors
 /// The target.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use burn::tensor::Int;
-/// use everburn::nn::{cross_entropy, with_checked_targets};
-///
-/// let device = Device::flex();
-/// let logits = Tensor::<2>::zeros([2, 3], &device);
-/// let targets = Tensor::<1, Int>::from_ints([2, 3], &device);
-/// let wrong = with_checked_targets(true, || cross_entropy(logits, targets)).unwrap_err();
-/// assert_eq!((wrong.row, wrong.target, wrong.classes), (1, 3, 3));
-/// ```
 pub fn with_checked_targets<R>(waits: bool, pass: impl FnOnce() -> R) -> Result<R, WrongTarget> {
     let checks = match waits {
         true => Checks::OnEachDevice,

@@ -31,7 +31,7 @@ pub enum Verdict {
     Ok,
     /// Training on the CPU works, something else may not.
     Warn,
-    /// In the way of everything.
+    /// In the way of everything; or what was asked about has failed.
     Fail,
 }
 
@@ -60,7 +60,7 @@ impl Finding {
         }
     }
 
-    /// Nothing works.
+    /// Nothing works, or what was asked about has failed.
     pub fn fail(
         subject: &'static str,
         found: impl Into<String>,

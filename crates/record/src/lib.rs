@@ -16,6 +16,7 @@
 //!   it is on, [`starts_again`] how it begins anew, [`checkpoints_elsewhere`] where another machine may have newer checkpoints,
 //!   [`folder_of_machine`] where its files are.
 //! - [`StopSignal`] asks a training to stop, or kills it.
+//! - [`Owner`] names what a process makes outside itself.
 //! - [`Saving`] marks a process that saves its work, for its launcher.
 //! - [`named`] and [`serde_as_text`] give types one text in flags and files.
 //! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
@@ -46,6 +47,7 @@ pub mod lines;
 mod live;
 mod metric_record;
 mod number;
+mod owner;
 mod place;
 pub mod plain;
 pub mod proc;
@@ -71,6 +73,7 @@ pub use finding::{Finding, Verdict};
 pub use live::{Live, LiveRank, Phase, ProcessMetrics};
 pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
+pub use owner::Owner;
 pub use place::{NotAPlace, Place};
 pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};

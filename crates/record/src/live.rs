@@ -81,6 +81,9 @@ pub struct Live {
     /// How many steps there are to be, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
+    /// How many samples all ranks together learn from in an epoch, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch_samples: Option<u64>,
     /// When the newest step was finished, or the phase entered, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_unix_ms: Option<u64>,

@@ -140,6 +140,7 @@ fn the_live_file_holds_every_field() {
             epochs: 5,
             step: 30,
             steps: Some(100),
+            epoch_samples: Some(1270),
             moved_unix_ms: Some(1_795_447_260_300),
             seconds_a_step: Some(0.25),
             members: vec![0, 2],
@@ -148,7 +149,7 @@ fn the_live_file_holds_every_field() {
             failure: Some("no space left".to_owned()),
             unwritable: Some("no space is left".to_owned()),
         };
-        let keys = "unix_time_ms phase epoch epochs step steps moved_unix_ms seconds_a_step members \
+        let keys = "unix_time_ms phase epoch epochs step steps epoch_samples moved_unix_ms seconds_a_step members \
             store_silent_seconds ranks failure unwritable";
         holds(&live, keys);
     }

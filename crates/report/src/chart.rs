@@ -122,8 +122,19 @@ impl Chart {
         self
     }
 
-    /// Adds a curve, if it has points, and of a noisy one that has many also its mean.
-    pub(crate) fn add(&mut self, line: &Line<'_>, detail: Detail) {
+    /// With the lines that have points, and of a noisy one that has many also its mean.
+    pub(crate) fn with<'a>(
+        mut self,
+        lines: impl IntoIterator<Item = Line<'a>>,
+        detail: Detail,
+    ) -> Self {
+        for line in lines {
+            self.add(&line, detail);
+        }
+        self
+    }
+
+    fn add(&mut self, line: &Line<'_>, detail: Detail) {
         if line.series.is_empty() {
             return;
         }
@@ -133,12 +144,8 @@ impl Chart {
                 point.y * line.factor,
             )
         };
-        let points: Vec<_> = line
-            .series
-            .points(detail.buckets)
-            .into_iter()
-            .map(at)
-            .collect();
+        let points = line.series.points(detail.buckets);
+        let points: Vec<_> = points.into_iter().map(at).collect();
         let (means, width) = line.series.means(detail.means);
         let per_mean = line.series.count() / means.len().max(1) as u64;
         let curve = |name, style, points| Curve {

@@ -73,6 +73,13 @@ pub struct Series {
     turns: u64,
 }
 
+impl Default for Series {
+    /// With four points for each pixel of a small plot.
+    fn default() -> Self {
+        Self::new(512)
+    }
+}
+
 impl Series {
     /// An empty curve that is kept in at most `most` buckets, of four points each; at least two.
     #[must_use]

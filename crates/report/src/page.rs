@@ -9,7 +9,7 @@ mod overview;
 mod ranks;
 mod tables;
 
-pub(crate) use curves::start;
+pub(crate) use curves::{MIB, start};
 
 use std::collections::BTreeMap;
 
@@ -34,16 +34,6 @@ pub(crate) struct Data {
     maps: BTreeMap<String, heat_map::Figures>,
 }
 
-impl Data {
-    /// Draws a chart, if there is anything to draw, and keeps its figures.
-    pub(crate) fn chart(&mut self, chart: &Chart, html: &mut Html) {
-        if !chart.is_empty() {
-            self.charts
-                .insert(chart.id.clone(), crate::chart::html(chart, html));
-        }
-    }
-}
-
 /// A part of a page.
 pub(crate) struct Section {
     /// A word without spaces.
@@ -59,6 +49,27 @@ impl Section {
             title,
             html: Html::default(),
         }
+    }
+
+    /// The charts that have curves, if there are any; their figures are kept in `data`.
+    pub(crate) fn of_charts(
+        id: &'static str,
+        title: &'static str,
+        charts: &[Chart],
+        data: &mut Data,
+    ) -> Option<Self> {
+        let mut section = Self::new(id, title);
+        let html = &mut section.html;
+        html.put(format_args!("<div class=\"charts\">\n"));
+        for chart in charts.iter().filter(|chart| !chart.is_empty()) {
+            let figures = crate::chart::html(chart, html);
+            data.charts.insert(chart.id.clone(), figures);
+        }
+        html.put(format_args!("</div>\n"));
+        charts
+            .iter()
+            .any(|chart| !chart.is_empty())
+            .then_some(section)
     }
 }
 

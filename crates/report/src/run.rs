@@ -87,37 +87,17 @@ impl Run {
         if !of_a_run.iter().any(|name| is_there(name)) {
             return Err(ReportError::NoRun { path });
         }
-        let results = document(
-            &path,
-            "report.json",
-            LONGEST_DOCUMENT,
-            &mut notes,
-            Results::parse,
-        );
-        let config = document(
-            &path,
-            "config.toml",
-            LONGEST_DOCUMENT,
-            &mut notes,
-            str::parse,
-        );
-        let environment = document(
-            &path,
-            "environment.json",
-            LONGEST_DOCUMENT,
-            &mut notes,
-            json,
-        );
-        let confusion = document(
-            &path,
-            "confusion.json",
-            LONGEST_CONFUSION,
-            &mut notes,
-            |text| {
-                let matrix: ConfusionMatrix = json(text)?;
-                matrix.check().map(|()| matrix)
-            },
-        );
+        let mut documents = Documents {
+            folder: &path,
+            notes: &mut notes,
+        };
+        let results = documents.read("report.json", LONGEST_DOCUMENT, Results::parse);
+        let config = documents.read("config.toml", LONGEST_DOCUMENT, str::parse);
+        let environment = documents.read("environment.json", LONGEST_DOCUMENT, json);
+        let confusion = documents.read("confusion.json", LONGEST_CONFUSION, |text| {
+            let matrix: ConfusionMatrix = json(text)?;
+            matrix.check().map(|()| matrix)
+        });
         let metrics = Metrics::read(&path, &mut notes);
         let ranks = RankTimes::read(&path, &mut notes);
         let events = Events::read(&path, &mut notes);
@@ -151,13 +131,9 @@ impl Run {
         let name = self.path.file_name().map(Path::new);
         let canonical = || self.path.canonicalize().ok();
         let name = name.map(Path::to_path_buf).or_else(canonical);
-        let name = name
-            .as_deref()
-            .and_then(|path| path.file_name().or(Some(path.as_os_str())));
-        name.map_or_else(
-            || "run".to_owned(),
-            |name| name.to_string_lossy().into_owned(),
-        )
+        let name = name.unwrap_or_else(|| "run".into());
+        let name = name.file_name().unwrap_or(name.as_os_str());
+        name.to_string_lossy().into_owned()
     }
 
     /// How many ranks it had at its start, where that is known.
@@ -185,22 +161,24 @@ impl Run {
     }
 }
 
-/// Reads a file of `folder`; what is wrong with it is noted. That it is missing is for the caller to judge.
-fn document<T>(
-    folder: &Path,
-    name: &str,
-    longest: u64,
-    notes: &mut Vec<Note>,
-    parse: impl Fn(&str) -> Result<T, String>,
-) -> Option<T> {
-    let text = found(file::read_text(&folder.join(name), longest), name, notes)?;
-    match parse(&text) {
-        Ok(parsed) => Some(parsed),
-        Err(why) => {
-            let what = format!("it is damaged and was left out: {why}");
-            notes.push(Note::new(name, what));
-            None
-        }
+/// The small files of a run directory.
+struct Documents<'a> {
+    folder: &'a Path,
+    notes: &'a mut Vec<Note>,
+}
+
+impl Documents<'_> {
+    /// Reads a file; what is wrong with it is noted. That it is missing is for the caller to judge.
+    fn read<T>(
+        &mut self,
+        name: &str,
+        longest: u64,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text = file::read_text(&self.folder.join(name), longest);
+        let parsed = parse(&found(text, name, self.notes)?);
+        let note = |why: &String| Note::new(name, format!("it is damaged and was left out: {why}"));
+        parsed.inspect_err(|why| self.notes.push(note(why))).ok()
     }
 }
 

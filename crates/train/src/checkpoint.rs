@@ -42,6 +42,7 @@ use crate::config::best_by::BestBy;
 use crate::config::loss_scaling::LossScaling;
 use crate::config::optimizer::OptimizerKind;
 use crate::config::schedule::{Schedule, ScheduleNumbers};
+use crate::data_fingerprint::DataFingerprint;
 use crate::error::TrainError;
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
@@ -109,11 +110,11 @@ pub struct Progress {
     #[serde(default)]
     pub cost_so_far: StepCost,
     /// The fingerprint of the data; empty where a task has none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub data: String,
+    #[serde(default, skip_serializing_if = "DataFingerprint::is_empty")]
+    pub data: DataFingerprint,
     /// The fingerprints of other data that the run had before it was resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub earlier_data: Vec<String>,
+    pub earlier_data: Vec<DataFingerprint>,
     /// What losses were multiplied by, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scaling: Option<LossScaling>,
@@ -153,24 +154,17 @@ impl Progress {
     }
 
     /// Whether the run has learnt from other data than `data`, whose test samples may be among those then: not where those
-    /// had the same `test` set in files of its own, by [`TrainingData::test_fingerprint`](crate::TrainingData::test_fingerprint).
-    pub fn has_learnt_from_others(&self, data: &str, test: &str) -> bool {
+    /// had the same test set in files of its own.
+    pub fn has_learnt_from_others(&self, data: &DataFingerprint) -> bool {
+        let has_test = |own: &DataFingerprint| !data.test.is_empty() && own.test == data.test;
         let mut all = self.earlier_data.iter().chain([&self.data]);
-        let place = place_of_test(data, test);
-        let has_test = |other: &str| place.is_some_and(|at| other.split(' ').nth(at) == Some(test));
-        all.any(|other| !other.is_empty() && other != data && !has_test(other))
+        all.any(|own| !own.is_empty() && own.all != data.all && !has_test(own))
     }
 
-    /// Whether the run has learnt from the `test` set of `data` itself: that has the place of a set to learn from in the run's data.
-    pub fn has_learnt_from(&self, data: &str, test: &str) -> bool {
-        let Some(place) = place_of_test(data, test) else {
-            return false;
-        };
+    /// Whether the run has learnt from the test set of `data` itself.
+    pub fn has_learnt_from(&self, data: &DataFingerprint) -> bool {
         let mut all = self.earlier_data.iter().chain([&self.data]);
-        all.any(|own| {
-            let mut learnt = own.split(' ').take(place);
-            learnt.any(|part| part == test) && own.split(' ').nth(place) != Some(test)
-        })
+        !data.test.is_empty() && all.any(|own| own.train == data.test && own.test != data.test)
     }
 
     /// Checks that a run of `self` can continue from where `checkpoint` stood.
@@ -246,14 +240,6 @@ impl Progress {
             ),
         }
     }
-}
-
-/// Which part of the fingerprint of `data` is that of the `test` set, if that has one: the same set before it is one to learn
-/// from.
-fn place_of_test(data: &str, test: &str) -> Option<usize> {
-    let parts: Vec<&str> = data.split(' ').collect();
-    let place = parts.iter().rposition(|part| *part == test);
-    place.filter(|_| !test.is_empty())
 }
 
 /// Everything that a continuation needs.

@@ -90,7 +90,6 @@ pub struct TrainingConfig {
     pub epochs: usize,
     /// Stop after this many steps, if that comes first.
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<usize>,
     /// Samples per step, over all ranks together [default: 64].
     #[arg(long)]
@@ -101,7 +100,6 @@ pub struct TrainingConfig {
     /// Divide each global batch into V logical shards and sum their results in a fixed tree order: the training has the
     /// same bits on 1 to V ranks [default: one shard per rank].
     #[arg(long, value_name = "V", help_heading = "Gradients")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub virtual_ranks: Option<usize>,
     /// How ranks share the samples of a global batch: equal, auto (in proportion to their measured speed), or a weight
     /// for each rank, such as 3,1 [default: equal].
@@ -110,7 +108,6 @@ pub struct TrainingConfig {
     /// Write hashes of all parameters, buffers and optimizer states to hashes.jsonl every N steps, to compare runs to
     /// the bit [default: never].
     #[arg(long, value_name = "STEPS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_every: Option<usize>,
     /// Also write the metrics for TensorBoard, to the run's folder tensorboard.
     #[arg(long)]
@@ -139,7 +136,6 @@ pub struct TrainingConfig {
     pub seed: u64,
     /// The number of training samples held out for validation [default: a tenth, at most 5000].
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_samples: Option<usize>,
     /// The number of checkpoints to keep besides the best [default: 2].
     #[arg(long)]
@@ -199,19 +195,15 @@ pub struct TrainingConfig {
         allow_negative_numbers = true,
         help_heading = "Fewer bytes"
     )]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub outer_patience: Option<f64>,
     /// A moving average of the parameters; none if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<EmaConfig>,
     /// Low-rank adaptation in place of training all parameters; none if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraConfig>,
     /// When to stop early; never if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
     /// The validation metric of the best epoch, whose checkpoint is kept: loss, accuracy, or another metric as min:NAME
     /// or max:NAME [default: loss].

@@ -25,6 +25,7 @@
 
 pub mod checkpoint;
 mod config;
+mod data_fingerprint;
 mod device;
 mod elastic;
 mod error;
@@ -53,13 +54,11 @@ pub use checkpoint::state_dict::{
 pub use checkpoint::state_hashes::StateHashes;
 pub use checkpoint::training_state::{with_averaged_parameters, with_parameters};
 pub use checkpoint::weights::{load_averaged, load_safetensors, save_safetensors};
-pub use config::activation_checkpointing::{
-    ActivationCheckpointing, InvalidActivationCheckpointing,
-};
-pub use config::balance::{Balance, InvalidBalance};
-pub use config::best_by::{BestBy, Direction, InvalidBestBy};
-pub use config::chaos::{Chaos, Fault, InvalidChaos};
-pub use config::checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
+pub use config::activation_checkpointing::ActivationCheckpointing;
+pub use config::balance::Balance;
+pub use config::best_by::{BestBy, Direction};
+pub use config::chaos::{Chaos, Fault};
+pub use config::checkpoint_every::CheckpointEvery;
 pub use config::checkpoint_failure::OnCheckpointFailure;
 pub use config::conflicts::RunFeatures;
 pub use config::divergence::OnDivergence;
@@ -68,15 +67,14 @@ pub use config::input::InputConfig;
 pub use config::lora::LoraConfig;
 pub use config::loss_scaling::{LossScaling, scaled_loss};
 pub use config::optimizer::{MuonRate, OptimizerConfig, OptimizerKind};
-pub use config::parallel::{
-    InvalidStageSplit, ParallelConfig, ParallelError, Parallelism, StageSplit,
-};
+pub use config::parallel::{ParallelConfig, ParallelError, Parallelism, StageSplit};
 pub use config::parameter_groups::{ParameterGroup, Patterns};
-pub use config::precision::{InvalidPrecision, Precision};
+pub use config::precision::Precision;
 pub use config::read_metrics::ReadMetrics;
 pub use config::schedule::{Schedule, ScheduleNumbers};
-pub use config::sync_interval::{InvalidSyncInterval, SyncInterval};
+pub use config::sync_interval::SyncInterval;
 pub use config::{EarlyStopping, TrainingConfig};
+pub use data_fingerprint::DataFingerprint;
 pub use device::compute_threads::compute_on_this_thread;
 pub use device::kernels::{KernelCache, keep_kernels};
 pub use device::memory::PeakMemory;
@@ -107,7 +105,7 @@ pub use model::supervised::{
     Classifier, LabeledBatch, LanguageModel, MaskedTextBatch, Supervised, TextBatch,
 };
 pub use parallel::data_parallel::data_parallel;
-pub use parallel::mesh::{Axis, Coordinates, InvalidMesh, Mesh};
+pub use parallel::mesh::{Axis, Coordinates, Mesh};
 pub use parallel::mesh_parallel::{MeshParallel, MeshParallelConfig};
 pub use parallel::model::ParallelModel;
 pub use record::live_file::RankStatuses;

@@ -9,7 +9,8 @@ use flate2::read::GzDecoder;
 
 use super::{CIFAR_10, CIFAR_100, CifarSet, PIXELS};
 use crate::DatasetError;
-use crate::tar::{Members, Unseekable, unreadable};
+use crate::error::{too_large, unreadable};
+use crate::tar::{Members, Unseekable};
 
 /// The most bytes of a file in an archive: all training images of CIFAR-100 with both labels.
 const MOST_BYTES: u64 = 50_000 * (PIXELS as u64 + 2);
@@ -63,7 +64,7 @@ pub(super) fn from_folder(
         };
         let most = most_bytes(name).unwrap_or(MOST_BYTES);
         if length > most {
-            return Err(DatasetError::TooLarge { path, most });
+            return Err(too_large(&path, most));
         }
         let content = std::fs::read(&path).map_err(|source| unreadable(&path, source))?;
         files.insert((*name).to_owned(), content);

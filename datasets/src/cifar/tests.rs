@@ -1,10 +1,10 @@
 //! Tests of `cifar`.
 
 use everburn_tests::AssertContains;
+use everburn_tests::tar::archive;
 
 use super::writing::{gzip, tiny};
 use super::*;
-use crate::tar::writing::archive;
 
 #[test]
 fn both_sets_are_read_from_archives_and_from_folders_alike() {

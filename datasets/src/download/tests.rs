@@ -5,13 +5,12 @@
     reason = "a test says what it measured or why it was skipped"
 )]
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
+use std::io::Write;
 
-use everburn_tests::AssertContains;
+use everburn_tests::{AssertContains, HttpAnswer, HttpServer};
 
 use super::*;
+use crate::cifar::writing::gzip;
 use crate::collection::{Content, IdxFile, Sha256Of};
 
 const IMAGES: [&str; 2] = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"];
@@ -25,12 +24,6 @@ fn images_file() -> Vec<u8> {
     let mut bytes = vec![0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28];
     bytes.extend((0..2 * 784).map(|pixel| pixel as u8));
     bytes
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
 }
 
 /// A set of two images a split.
@@ -63,58 +56,26 @@ fn tiny() -> Collection {
 fn tiny_compressed() -> Collection {
     let mut collection = tiny();
     for file in &mut collection.files {
-        let hash = format!("{:x}", Sha256::digest(whole(file.name).1));
+        let hash = format!("{:x}", Sha256::digest(whole(file.name).body));
         file.sha256 = Sha256Of::Compressed(hash.leak());
     }
     collection
 }
 
-/// Answers each request with the status and body that `answer` gives for the file's name, and
-/// promises `Content-Length` as given. Ends with the test's process.
-fn serve(answer: impl Fn(&str) -> (u16, Vec<u8>, usize) + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for connection in listener.incoming().flatten() {
-            // A client that goes away is the client's business.
-            let _ = respond(connection, &answer);
-        }
-    });
-    format!("http://{address}/")
+/// The address of a server that answers by the file's name.
+fn serve(answer: impl Fn(&str) -> HttpAnswer + Send + Sync + 'static) -> String {
+    HttpServer::start(move |request| answer(&request.path)).url("")
 }
 
-fn respond(
-    mut connection: TcpStream,
-    answer: &impl Fn(&str) -> (u16, Vec<u8>, usize),
-) -> io::Result<()> {
-    let mut lines = BufReader::new(connection.try_clone()?).lines();
-    let request = lines.next().unwrap_or(Ok(String::new()))?;
-    while lines
-        .next()
-        .transpose()?
-        .is_some_and(|line| !line.is_empty())
-    {}
-    let name = request
-        .split_whitespace()
-        .nth(1)
-        .unwrap_or("/")
-        .trim_start_matches('/');
-    let (status, body, length) = answer(name);
-    write!(
-        connection,
-        "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
-    )?;
-    connection.write_all(&body)
+fn plain(name: &str) -> Vec<u8> {
+    match name.contains("images") {
+        true => images_file(),
+        false => labels_file(),
+    }
 }
 
-fn whole(name: &str) -> (u16, Vec<u8>, usize) {
-    let bytes = gzip(&if name.contains("images") {
-        images_file()
-    } else {
-        labels_file()
-    });
-    let length = bytes.len();
-    (200, bytes, length)
+fn whole(name: &str) -> HttpAnswer {
+    HttpAnswer::new(200, &gzip(&plain(name)))
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -140,20 +101,10 @@ fn a_download_is_verified_and_stored_whole() {
 #[test]
 fn an_answer_that_was_decompressed_on_the_way_is_stored_plain() {
     let folder = tempfile::tempdir().unwrap();
-    let mirror = serve(|name| {
-        let bytes = if name.contains("images") {
-            images_file()
-        } else {
-            labels_file()
-        };
-        (200, bytes.clone(), bytes.len())
-    });
+    let mirror = serve(|name| HttpAnswer::new(200, &plain(name)));
     fetch(&tiny(), &[mirror], folder.path()).unwrap();
-    assert!(
-        names(folder.path())
-            .iter()
-            .all(|name| !name.ends_with(".gz"))
-    );
+    let names = names(folder.path());
+    assert!(names.iter().all(|name| !name.ends_with(".gz")), "{names:?}");
     tiny().read(folder.path()).unwrap();
 }
 
@@ -172,14 +123,8 @@ fn what_is_there_is_not_fetched_again() {
 #[test]
 fn the_next_mirror_is_tried_after_one_that_lies_or_refuses() {
     let folder = tempfile::tempdir().unwrap();
-    let altered = serve(|_| {
-        (
-            200,
-            gzip(&labels_file()[..9]),
-            gzip(&labels_file()[..9]).len(),
-        )
-    });
-    let missing = serve(|_| (404, Vec::new(), 0));
+    let altered = serve(|_| HttpAnswer::new(200, &gzip(&labels_file()[..9])));
+    let missing = serve(|_| HttpAnswer::new(404, b""));
     fetch(&tiny(), &[altered, missing, serve(whole)], folder.path()).unwrap();
     tiny().read(folder.path()).unwrap();
 }
@@ -187,13 +132,17 @@ fn the_next_mirror_is_tried_after_one_that_lies_or_refuses() {
 #[test]
 fn when_no_mirror_helps_each_is_named_and_nothing_is_left() {
     let folder = tempfile::tempdir().unwrap();
-    let html = serve(|_| (200, b"<html>log in".to_vec(), 12));
-    let missing = serve(|_| (404, Vec::new(), 0));
+    let html = serve(|_| HttpAnswer::new(200, b"<html>log in"));
+    let missing = serve(|_| HttpAnswer::new(404, b""));
     let cut = serve(|name| {
-        let (status, bytes, length) = whole(name);
-        (status, bytes[..length / 2].to_vec(), length)
+        let mut answer = whole(name);
+        answer.body.truncate(answer.body.len() / 2);
+        answer
     });
-    let huge = serve(|_| (200, Vec::new(), 1 << 40));
+    let huge = serve(|_| HttpAnswer {
+        length: Some(1 << 40),
+        ..HttpAnswer::new(200, b"")
+    });
     let mirrors = [html, missing, cut, huge, "http://127.0.0.1:1/".to_owned()];
     let error = fetch(&tiny(), &mirrors, folder.path())
         .unwrap_err()
@@ -223,8 +172,7 @@ fn an_altered_download_is_refused_by_its_hash() {
         let mirror = serve(|_| {
             let mut bytes = images_file();
             bytes[100] ^= 1;
-            let bytes = gzip(&bytes);
-            (200, bytes.clone(), bytes.len())
+            HttpAnswer::new(200, &gzip(&bytes))
         });
         let error = fetch(&collection, &[mirror], folder.path()).unwrap_err();
         let what = format!("not the published Tiny {what}");
@@ -279,10 +227,8 @@ fn images_and_labels_of_different_number_are_refused() {
     write(LABELS[0], vec![0, 0, 8, 1, 0, 0, 0, 1, 3]);
     let error = tiny().read(folder.path()).unwrap_err().to_string();
     error.assert_contains(["train-labels-idx1-ubyte holds 1 labels, but "]);
-    assert!(
-        error.ends_with("train-images-idx3-ubyte holds 2 images"),
-        "{error}"
-    );
+    let end = "train-images-idx3-ubyte holds 2 images";
+    assert!(error.ends_with(end), "{error}");
 }
 
 #[test]
@@ -292,29 +238,22 @@ fn real_mnist_is_downloaded_once_into_the_cache_or_a_named_folder_and_found_ther
     let Some(folder) = everburn_tests::data_folder("mnist", "downloading the real MNIST") else {
         return;
     };
-    let mirror = serve(move |name| match std::fs::read(folder.join(name)) {
-        Ok(bytes) => (200, bytes.clone(), bytes.len()),
-        Err(_) => (404, Vec::new(), 0),
-    });
+    let mirror = HttpServer::of_folder(folder).url("");
     let cache = tempfile::tempdir().unwrap();
     let named = tempfile::tempdir().unwrap();
     let nowhere = "http://127.0.0.1:1/".to_owned();
+    let (named, downloaded) = (Some(named.path()), format!("downloaded from {mirror}"));
     for (data_dir, mirror, reason) in [
-        (None, &mirror, format!("downloaded from {mirror}")),
-        (None, &nowhere, "found by cache".to_owned()),
-        (
-            Some(named.path()),
-            &mirror,
-            format!("downloaded from {mirror}"),
-        ),
-        (
-            Some(named.path()),
-            &nowhere,
-            "found by --data-dir".to_owned(),
-        ),
+        (None, &mirror, downloaded.as_str()),
+        (None, &nowhere, "found by cache"),
+        (named, &mirror, downloaded.as_str()),
+        (named, &nowhere, "found by --data-dir"),
     ] {
-        let surroundings = Surroundings::new(|_| None, Some(cache.path().to_owned()))
-            .with_mirrors(vec![mirror.clone()]);
+        let surroundings = Surroundings {
+            cache_dir: Some(cache.path().to_owned()),
+            mirrors: Some(vec![mirror.clone()]),
+            ..Surroundings::default()
+        };
         let request = DataRequest {
             choice: DataChoice::Auto,
             data_dir: data_dir.map(Path::to_owned),
@@ -336,11 +275,11 @@ fn an_archive_is_fetched_once_verified_and_read() {
     let cache = tempfile::tempdir().unwrap();
     let whole = crate::cifar::writing::tiny(&crate::cifar::CIFAR_100, 12);
     let sha256 = format!("{:x}", Sha256::digest(&whole));
-    let (served, length) = (whole.clone(), whole.len());
-    let altered = serve(move |_| (200, vec![7; 100], 100));
+    let served = whole.clone();
+    let altered = serve(|_| HttpAnswer::new(200, &[7; 100]));
     let good = serve(move |name| {
         assert_eq!(name, "a.tar.gz");
-        (200, served.clone(), length)
+        HttpAnswer::new(200, &served)
     });
     let folder = cache.path().join("new");
     let mirrors = [altered.clone(), good.clone()];
@@ -351,9 +290,7 @@ fn an_archive_is_fetched_once_verified_and_read() {
     assert_eq!(train.len(), 12);
     let folder = cache.path().join("none");
     let error = fetch_archive("a.tar.gz", &sha256, &[altered], &folder).unwrap_err();
-    assert!(
-        error.to_string().contains(&format!("expected {sha256}")),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains([format!("expected {sha256}")]);
     assert_eq!(names(&folder), Vec::<String>::new());
 }

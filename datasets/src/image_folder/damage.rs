@@ -94,6 +94,8 @@ fn describe(others: &[&Path], looked_at: usize, images: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -114,10 +116,7 @@ mod tests {
         assert!(images.image(0).is_ok());
         for (name, index) in damaged {
             let error = images.image(index).unwrap_err().to_string();
-            assert!(
-                error.contains(&format!("{name} is damaged, or no image")),
-                "{error}"
-            );
+            error.assert_contains([format!("{name} is damaged, or no image")]);
             let (_, others) = error
                 .split_once(
                     "; put a readable image in its place, or take it out and begin a new run",

@@ -3,6 +3,7 @@ use image::codecs::jpeg::JpegEncoder;
 use image::{ImageEncoder, Rgb, RgbImage};
 
 use super::*;
+use crate::damaged::Random;
 
 /// Two classes with two images each.
 fn drawn() -> tempfile::TempDir {
@@ -152,12 +153,8 @@ fn a_set_is_split_within_each_class() {
         .unwrap()
         .split(3)
         .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("the class dark has 2 of at least 3 images"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains(["the class dark has 2 of at least 3 images"]);
 }
 
 #[test]
@@ -186,13 +183,8 @@ fn the_fingerprint_follows_names_and_lengths() {
 #[test]
 fn damaged_images_are_errors_with_the_file() {
     let folder = drawn();
-    let mut random = 9_u64;
-    let mut below = |limit: usize| {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (random >> 33) as usize % limit
-    };
+    let mut random = Random(9);
+    let mut below = |limit| random.below(limit);
     let mut refused = 0;
     for round in 0..200 {
         let name = ["a.JPG", "b.png"][round % 2];

@@ -1,6 +1,6 @@
 //! The training and the test set of each kind of color images.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
@@ -8,10 +8,14 @@ use burn_dataset::Dataset;
 use super::view::{Grey, Renumbered, limited, mixed, numbers_in_order};
 use super::{Channels, LoadedRgb, RgbRequest, SIZE, TEST_SHARE};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
+use crate::collection::check_hash;
 use crate::download::{self, FetchError};
+use crate::error::damaged;
 use crate::image_folder::{LeftOut, names};
 use crate::locate::{self, SearchedFolder};
 use crate::rgb_item::refused;
+use crate::source::fetch;
+use crate::table::sha256_of;
 use crate::tar_shards::TarFiles;
 use crate::{
     Cifar, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem, Surroundings,
@@ -32,6 +36,7 @@ pub(super) struct Parts {
     origin: String,
     reason: String,
     fingerprint: String,
+    train_fingerprint: String,
     test_fingerprint: String,
     /// The training images are those of the test.
     test_alone: bool,
@@ -100,6 +105,7 @@ impl Parts {
             size: self.size,
             kind: self.kind,
             fingerprint: self.fingerprint,
+            train_fingerprint: self.train_fingerprint,
             test_fingerprint: self.test_fingerprint,
         })
     }
@@ -183,6 +189,7 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         test_alone: Arc::ptr_eq(&train, &test),
         classes: train.classes().to_vec(),
         fingerprint,
+        train_fingerprint: train.fingerprint().to_owned(),
         test_fingerprint,
         sets: [train, test],
         validation: validation.map(|set| -> Arc<dyn Dataset<RgbItem>> { set }),
@@ -261,11 +268,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
             "{} samples are fewer than {TEST_SHARE}, of which one becomes a test image",
             all.len()
         );
-        return Err(DatasetError::Archive {
-            path: path.to_owned(),
-            field: "samples".to_owned(),
-            problem,
-        });
+        return Err(damaged(path, "samples", problem));
     }
     let train: Arc<dyn Dataset<RgbItem>> = Arc::new(train);
     let sets: [Arc<dyn Dataset<RgbItem>>; 2] = match files.held_out.is_empty() {
@@ -284,7 +287,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         }
         true if request.only_test => {
             fingerprint = format!("{fingerprint} {of_all}");
-            test_fingerprint = of_all;
+            test_fingerprint = of_all.clone();
             let set = mixed(&train, &numbers, &all);
             [Arc::clone(&set), set]
         }
@@ -305,6 +308,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         origin: path.display().to_string(),
         reason: format!("taken for {}, {count} of them", DataKind::TarShards),
         fingerprint,
+        train_fingerprint: of_all,
         test_fingerprint,
     })
 }
@@ -315,12 +319,14 @@ fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, 
     let file = archive.find(|file| file.is_file());
     let size = request.size.unwrap_or([32, 32]);
     let [train, test] = Cifar::open(file.as_deref().unwrap_or(path), size)?;
+    let [of_train, of_test] = [train.fingerprint(), test.fingerprint()];
     Ok(Parts {
         test_alone: false,
         classes: train.classes().to_vec(),
         name: train.name().to_owned(),
-        fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
-        test_fingerprint: test.fingerprint(),
+        fingerprint: format!("{of_train} {of_test}"),
+        train_fingerprint: of_train,
+        test_fingerprint: of_test,
         sets: [Arc::new(train), Arc::new(test)],
         validation: None,
         size,
@@ -341,15 +347,8 @@ pub(super) fn from_archive(
     {
         let file = folder.join(set.archive);
         if file.is_file() {
-            if let Some(found) = set.altered(&file)? {
-                return Err(DatasetError::Altered {
-                    path: file,
-                    title: set.title,
-                    of: "the archive",
-                    expected: set.sha256.to_owned(),
-                    found,
-                });
-            }
+            let found = sha256_of(&file)?;
+            check_hash(&file, set.title, "the archive", set.sha256, &found)?;
             return of_cifar(&file, request, format!("found by {named_by}"));
         }
         places.push(SearchedFolder {
@@ -358,37 +357,29 @@ pub(super) fn from_archive(
             missing: vec![set.archive],
         });
     }
-    match fetch(set, request, surroundings) {
-        Ok((file, mirror)) => of_cifar(&file, request, format!("downloaded from {mirror}")),
+    let fetched = fetch(
+        set.name,
+        (request.download, request.data_dir.as_deref()),
+        surroundings,
+        set.mirrors,
+        |mirrors, folder| download::fetch_archive(set.archive, set.sha256, mirrors, folder),
+    );
+    match fetched {
+        Ok((folder, mirror)) => {
+            let file = folder.join(set.archive);
+            of_cifar(&file, request, format!("downloaded from {mirror}"))
+        }
         Err(FetchError::Found(error)) => Err(error),
-        Err(error) => Err(DatasetError::ArchiveNotFound {
-            title: set.title,
-            archive: set.archive,
-            folder: set.name,
-            places,
-            download: error.to_string(),
-        }),
+        Err(error) => {
+            let reason = format!("{} was not found and could not be fetched", set.title);
+            let problem = format!(
+                "{reason}\n{}  download: {error}\nName a folder that holds {} with --data-dir or in EVERBURN_DATA_DIR \
+                 (sub-folder '{}'), or the file with --data",
+                locate::listed(&places),
+                set.archive,
+                set.name
+            );
+            Err(DatasetError::NotFound { problem, reason })
+        }
     }
-}
-
-fn fetch(
-    set: &CifarSet,
-    request: &RgbRequest,
-    surroundings: &Surroundings,
-) -> Result<(PathBuf, String), FetchError> {
-    if !request.download {
-        return Err(FetchError::NotTried("not allowed by this request"));
-    }
-    if surroundings.offline()? {
-        return Err(FetchError::NotTried("not allowed by EVERBURN_OFFLINE"));
-    }
-    let data_dir = request.data_dir.as_deref();
-    let folder = locate::download_folder(set.name, data_dir, surroundings).ok_or(
-        FetchError::NotTried("this user has no cache folder to store it in: give --data-dir"),
-    )?;
-    let public = set.mirrors.iter().map(|url| (*url).to_owned());
-    let public: Vec<String> = public.collect();
-    let mirrors = surroundings.mirrors().unwrap_or(&public);
-    let mirror = download::fetch_archive(set.archive, set.sha256, mirrors, &folder)?;
-    Ok((folder.join(set.archive), mirror))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
+use crate::error::wrong_count;
 use crate::proportion::in_proportion;
 use crate::{DatasetError, RgbItem};
 
@@ -12,15 +13,11 @@ use crate::{DatasetError, RgbItem};
 pub(super) fn limited(
     set: Arc<dyn Dataset<RgbItem>>,
     limit: Option<usize>,
-    split: &'static str,
+    split: &str,
 ) -> Result<Arc<dyn Dataset<RgbItem>>, DatasetError> {
     let all = set.len();
     match limit {
-        Some(0) => Err(DatasetError::Count {
-            split,
-            count: 0,
-            most: all,
-        }),
+        Some(0) => Err(wrong_count(split, 0, all)),
         Some(count) if count < all => Ok(Arc::new(Selection::of(&set, (0..count).collect()))),
         _ => Ok(set),
     }

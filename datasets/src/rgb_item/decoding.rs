@@ -10,7 +10,7 @@ use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use super::{MOST_PIXELS_A_SIDE, jpeg};
 use crate::DatasetError;
-use crate::tar::unreadable;
+use crate::error::unreadable;
 
 /// The most memory that decoding one image may take, in bytes.
 const MOST_DECODER_BYTES: u64 = 1 << 30;

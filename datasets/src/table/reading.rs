@@ -12,7 +12,7 @@ use csv::{ErrorKind, StringRecord};
 use sha2::{Digest, Sha256};
 
 use crate::DatasetError;
-use crate::tar::unreadable;
+use crate::error::{too_large, unreadable, wrong_at};
 
 /// The largest file that is read, in bytes: its cells are held in memory.
 const MOST_BYTES: u64 = 1 << 30;
@@ -67,7 +67,7 @@ impl Source {
 }
 
 /// SHA-256 of a file, in hexadecimal.
-pub(super) fn fingerprint(path: &Path) -> Result<String, DatasetError> {
+pub(crate) fn sha256_of(path: &Path) -> Result<String, DatasetError> {
     let failed = |source| unreadable(path, source);
     let mut hash = Sha256::new();
     io::copy(&mut File::open(path).map_err(failed)?, &mut hash).map_err(failed)?;
@@ -80,10 +80,7 @@ impl Rows {
         let file = File::open(path).map_err(|source| unreadable(path, source))?;
         let length = file.metadata().map_err(|source| unreadable(path, source))?;
         if length.len() > MOST_BYTES {
-            return Err(DatasetError::TooLarge {
-                path: path.to_owned(),
-                most: MOST_BYTES,
-            });
+            return Err(too_large(path, MOST_BYTES));
         }
         let mut this = Self {
             path: path.to_owned(),
@@ -159,10 +156,10 @@ impl Rows {
     pub(super) fn column(&self, name: &str) -> Result<usize, DatasetError> {
         let found = self.header.iter().position(|column| column == name);
         found.ok_or_else(|| {
-            let columns = self.header.join(", ");
+            let columns = shortened(&self.header.join(", "));
             self.at(
                 "the header",
-                format!("there is no column `{name}`, but {}", shortened(&columns)),
+                format!("there is no column `{name}`, but {columns}"),
             )
         })
     }
@@ -207,7 +204,7 @@ impl Rows {
     }
 
     /// An error in a cell of this row.
-    pub(super) fn wrong(&self, column: usize, problem: impl Into<String>) -> DatasetError {
+    pub(super) fn wrong(&self, column: usize, problem: impl AsRef<str>) -> DatasetError {
         let place = match &self.source {
             Source::Csv { record, .. } => {
                 format!("line {}", record.position().map_or(0, csv::Position::line))
@@ -215,18 +212,12 @@ impl Rows {
             #[cfg(feature = "parquet")]
             Source::Parquet(_) => format!("row {}", self.read),
         };
-        self.at(
-            &format!("{place}, column `{}`", self.header[column]),
-            problem,
-        )
+        let place = format!("{place}, column `{}`", self.header[column]);
+        self.at(&place, problem)
     }
 
-    pub(super) fn at(&self, place: &str, problem: impl Into<String>) -> DatasetError {
-        DatasetError::Table {
-            path: self.path.clone(),
-            place: place.to_owned(),
-            problem: problem.into(),
-        }
+    pub(super) fn at(&self, place: &str, problem: impl AsRef<str>) -> DatasetError {
+        wrong_at(&self.path, place, problem)
     }
 
     fn refused(&self, error: csv::Error) -> DatasetError {

@@ -75,12 +75,8 @@ fn categories_are_those_of_training_rows_and_others_are_none() {
     assert_eq!(classes.schema.classes().unwrap(), ["a", "b"]);
     assert_eq!([0, 1].map(|row| classes.train.row(row).target), [0.0, 1.0]);
     let error = load(&text, |request| request.target = "kind".to_owned()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("row 20, column `kind`: no training row has its class"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains(["row 20, column `kind`: no training row has its class"]);
     let codes = load(table(20), |request| {
         request.categorical = vec!["x".to_owned()];
     })
@@ -112,12 +108,8 @@ fn missing_values_are_refused_or_imputed() {
         assert_eq!(loaded.train.row(4).features[1..], [0.0, 0.0]);
         let target = text.replace("\n7,b,14\n", "\n7,b,\n");
         let error = load(&target, |request| request.missing = Missing::Impute).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("line 9, column `y`: the cell has no value"),
-            "{error}"
-        );
+        let error = error.to_string();
+        error.assert_contains(["line 9, column `y`: the cell has no value"]);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tests of `tar`.
 
 use everburn_tests::AssertContains;
+use everburn_tests::tar::{archive, member, signed};
 
-use super::writing::{archive, member, signed};
 use super::*;
 
 fn members(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, DatasetError> {
@@ -32,6 +32,14 @@ fn members_come_in_order_with_their_contents() {
     assert!(read[0].1 == b"one" && read[1].1 == large && read[3].1 == b"4");
     // Without the blocks at its end, too.
     assert_eq!(members(&bytes[..bytes.len() - 1024]).unwrap(), read);
+    // The classic format has neither magic nor version.
+    let mut classic = member("e", b"5");
+    classic[257..265].fill(0);
+    signed(&mut classic);
+    assert_eq!(
+        members(&classic).unwrap(),
+        [("e".to_owned(), b"5".to_vec())]
+    );
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
-use super::{TarShards, damaged};
+use super::TarShards;
+use crate::error::damaged;
 use crate::image_folder::composed;
 use crate::rgb_item::{EXTENSIONS, PixelCache, checked_size, decode_bytes};
 use crate::{DatasetError, RgbItem};
@@ -40,8 +41,8 @@ impl TarImages {
     /// memory up to 1 GiB.
     ///
     /// # Errors
-    /// [`DatasetError::Archive`] with the shard and the sample that has no image or no class; [`DatasetError::ImageFolder`] if
-    /// the size is zero or too large.
+    /// [`DatasetError::Data`] with the shard and the sample that has no image or no class, or if the size is zero or too
+    /// large.
     pub fn open(
         shards: TarShards,
         size: [usize; 2],
@@ -62,10 +63,11 @@ impl TarImages {
                 Class::Folder(name) => classes.binary_search(name).ok(),
             };
             let number = number.ok_or_else(|| {
+                let count = classes.len();
                 damaged(
                     file,
                     key,
-                    format!("its class {class} is none of the {} classes", classes.len()),
+                    format!("its class {class} is none of the {count} classes"),
                 )
             })?;
             Ok((number as u32, image_of(&shards, index)?))
@@ -109,7 +111,7 @@ impl TarImages {
     /// Image `index`, from the cache or decoded.
     ///
     /// # Errors
-    /// [`DatasetError::Read`], [`DatasetError::Archive`] and [`DatasetError::Image`], with the shard and the sample.
+    /// [`DatasetError::Read`], [`DatasetError::Data`] and [`DatasetError::Image`], with the shard and the sample.
     ///
     /// # Panics
     /// Panics if `index >= len()`.
@@ -171,13 +173,8 @@ fn class_of(shards: &TarShards, index: usize, numbered: bool) -> Result<Class, D
     let (file, key) = shards.place(index);
     if numbered {
         let content = shards.read(index, "cls")?;
-        let content = content.ok_or_else(|| {
-            damaged(
-                file,
-                key,
-                "it has no file `.cls`, and the first sample has one",
-            )
-        })?;
+        let none = "it has no file `.cls`, and the first sample has one";
+        let content = content.ok_or_else(|| damaged(file, key, none))?;
         let text = String::from_utf8_lossy(&content[..content.len().min(64)]);
         let number = text.trim().parse::<usize>();
         return match number {
@@ -192,14 +189,10 @@ fn class_of(shards: &TarShards, index: usize, numbered: bool) -> Result<Class, D
         };
     }
     let folder = Path::new(key).parent().and_then(Path::file_name);
-    match folder.and_then(|name| name.to_str()) {
-        Some(name) => Ok(Class::Folder(composed(name))),
-        None => Err(damaged(
-            file,
-            key,
-            "neither a file `.cls` nor a folder says its class",
-        )),
-    }
+    let name = folder.and_then(|name| name.to_str());
+    let none = "neither a file `.cls` nor a folder says its class";
+    let name = name.ok_or_else(|| damaged(file, key, none))?;
+    Ok(Class::Folder(composed(name)))
 }
 
 /// Names in alphabetical order, or all numbers up to the largest one.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::DatasetError;
+use crate::error::damaged;
 use crate::image_folder::names;
 use crate::token_shards::is_held_out;
 use crate::url::{check_url, is_url};
@@ -27,7 +28,7 @@ impl TarFiles {
     /// address only a range.
     ///
     /// # Errors
-    /// [`DatasetError::Read`] if a folder cannot be listed, [`DatasetError::Archive`] if there are no files to train on.
+    /// [`DatasetError::Read`] if a folder cannot be listed, [`DatasetError::Data`] if there are no files to train on.
     pub(crate) fn find(path: &Path) -> Result<Self, DatasetError> {
         if is_url(path) {
             check_url(path)?;
@@ -44,11 +45,7 @@ impl TarFiles {
                 true => "there are none here",
                 false => "all here are held out, by their names",
             };
-            return Err(DatasetError::Archive {
-                path: path.to_owned(),
-                field: "tar files to train on".to_owned(),
-                problem: problem.to_owned(),
-            });
+            return Err(damaged(path, "tar files to train on", problem));
         }
         Ok(Self { train, held_out })
     }
@@ -79,35 +76,24 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, DatasetError> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
+    let refused = |problem: &str| damaged(path, &format!("the pattern {pattern}"), problem);
     let Some((before, first, last, after)) = range(&pattern) else {
         if is_url(path) || pattern.contains('{') {
-            return Err(refused(path, &pattern, NO_RANGE));
+            return Err(refused(NO_RANGE));
         }
         return listed(folder, |name| matches(pattern.as_bytes(), name.as_bytes()));
     };
     let digits = first.len();
     let number = |text: &str| text.parse::<u64>().ok();
     let (Some(from), Some(to)) = (number(first), number(last)) else {
-        return Err(refused(path, &pattern, NO_RANGE));
+        return Err(refused(NO_RANGE));
     };
     if from > to || to - from >= MOST_FILES {
-        return Err(refused(
-            path,
-            &pattern,
-            "a range goes up, to a million files at most",
-        ));
+        return Err(refused("a range goes up, to a million files at most"));
     }
     // Each must be there: a shard that is missing is not left out in silence.
     let file = |number| folder.join(format!("{before}{number:0digits$}{after}"));
     Ok((from..=to).map(file).collect())
-}
-
-fn refused(path: &Path, pattern: &str, problem: &str) -> DatasetError {
-    DatasetError::Archive {
-        path: path.to_owned(),
-        field: format!("the pattern {pattern}"),
-        problem: problem.to_owned(),
-    }
 }
 
 /// What is before, in, and after a range `{first..last}`.

@@ -1,10 +1,10 @@
 use std::io::Cursor;
 
 use everburn_tests::AssertContains;
+use everburn_tests::tar::archive;
 use image::{Rgb, RgbImage};
 
 use super::*;
-use crate::tar::writing::archive;
 
 fn png(shade: u8) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use flate2::read::MultiGzDecoder;
 
 use crate::DatasetError;
+use crate::error::{not_text, unreadable, wrong_at};
 
 /// From how many bytes on a document is cut: enough for all threads, and little beside a model.
 const PIECE: usize = 256 << 10;
@@ -101,9 +102,7 @@ pub(super) fn inputs(named: &[PathBuf]) -> Result<Vec<PathBuf>, DatasetError> {
         inputs.extend(files);
     }
     match inputs.is_empty() {
-        true => Err(DatasetError::Tokenize(
-            "no file of text is named".to_owned(),
-        )),
+        true => Err(DatasetError::Request("no file of text is named".to_owned())),
         false => Ok(inputs),
     }
 }
@@ -214,7 +213,15 @@ impl Open {
                 return self.take(at, 0, false).map(Some);
             }
             if length >= LONGEST {
-                return Err(self.uncut(format!("byte {}", self.before)));
+                let problem = format!(
+                    "the tokenizer allows no cut in {LONGEST} bytes from here, and documents are not read into memory as a \
+                     whole; name the text between documents with --document-separator"
+                );
+                return Err(wrong_at(
+                    &self.path,
+                    &format!("byte {}", self.before),
+                    problem,
+                ));
             }
             length *= 2;
         }
@@ -247,25 +254,14 @@ impl Open {
         while rest.len() > length {
             let some = rest.floor_char_boundary(length);
             if let Some(at) = cut(&rest[..some])? {
-                let behind = rest.split_off(at);
-                self.line = Some(behind);
-                self.begun = true;
-                let ends = false;
-                return Ok(Some(Part {
-                    text: rest,
-                    begins,
-                    ends,
-                }));
+                self.line = Some(rest.split_off(at));
+                break;
             }
             length *= 2;
         }
-        self.begun = false;
-        let ends = true;
-        Ok(Some(Part {
-            text: rest,
-            begins,
-            ends,
-        }))
+        let (text, ends) = (rest, self.line.is_none());
+        self.begun = !ends;
+        Ok(Some(Part { text, begins, ends }))
     }
 
     /// The document of the next line that is not empty.
@@ -307,30 +303,13 @@ impl Open {
     }
 
     fn no_text(&self, at: usize) -> DatasetError {
-        DatasetError::NotText {
-            path: self.path.clone(),
-            offset: usize::try_from(self.before).unwrap_or(usize::MAX) + at,
-            // A compressed file has been unpacked here, and its first bytes are gone.
-            start: [0; 4],
-        }
-    }
-
-    fn uncut(&self, place: String) -> DatasetError {
-        DatasetError::Document {
-            path: self.path.clone(),
-            place,
-            problem: format!(
-                "the tokenizer allows no cut in {LONGEST} bytes from here, and documents are not read into memory as a whole; name the text between documents with --document-separator"
-            ),
-        }
+        let offset = usize::try_from(self.before).unwrap_or(usize::MAX) + at;
+        // A compressed file has been unpacked here, and its first bytes are gone.
+        not_text(&self.path, offset, &[])
     }
 
     fn wrong_line(&self, line: u64, problem: String) -> DatasetError {
-        DatasetError::Document {
-            path: self.path.clone(),
-            place: format!("line {line}"),
-            problem,
-        }
+        wrong_at(&self.path, &format!("line {line}"), problem)
     }
 }
 
@@ -345,11 +324,4 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
         from += at + 1;
     }
     None
-}
-
-fn unreadable(path: &Path, source: io::Error) -> DatasetError {
-    DatasetError::Read {
-        path: path.to_owned(),
-        source,
-    }
 }

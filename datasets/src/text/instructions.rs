@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::source::read;
 use super::{LoadedText, TextDataset, TextItem, TextRequest, Tokenizer};
+use crate::error::wrong_at;
 use crate::{DatasetDescription, DatasetError};
 
 /// How many samples are tokenized at a time: enough for all threads, and little beside the file.
@@ -148,11 +149,7 @@ pub(super) fn are_at(path: &Path) -> bool {
 
 /// Reads a file of instructions. The last tenth of its lines is the test set.
 pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, DatasetError> {
-    let wrong = |place: String, problem: String| DatasetError::Document {
-        path: path.to_owned(),
-        place,
-        problem,
-    };
+    let wrong = |line: usize, problem: String| wrong_at(path, &format!("line {line}"), problem);
     let bytes = read(path)?.unwrap_or_default();
     let mut samples = Vec::new();
     for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
@@ -160,14 +157,14 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
             continue;
         }
         let sample = parse(line);
-        let sample = sample.map_err(|problem| wrong(format!("line {}", index + 1), problem))?;
+        let sample = sample.map_err(|problem| wrong(index + 1, problem))?;
         samples.push((index + 1, sample));
     }
     drop(bytes);
     if samples.len() < 2 && !(request.only_test && samples.len() == 1) {
         let problem = "a training needs two samples at least, of which one is for the test";
         let place = format!("{} samples", samples.len());
-        return Err(wrong(place, problem.to_owned()));
+        return Err(wrong_at(path, &place, problem));
     }
     let has_roles = |(_, sample): &(usize, Sample)| matches!(sample, Sample::Messages(_));
     let has_roles = samples.iter().any(has_roles);
@@ -193,7 +190,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
         for ((line, _), pieces) in chunk.iter().zip(&pieces) {
             let item = item(pieces, tokens.by_ref());
             let item = fitted(item, context, request.truncate);
-            items.push(item.map_err(|problem| wrong(format!("line {line}"), problem))?);
+            items.push(item.map_err(|problem| wrong(*line, problem))?);
         }
     }
     let held_out = (items.len() / 10).max(1);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{ChatTemplate, TextDataset, Tokenizer, TokenizerKind};
+use crate::error::wrong_count;
 use crate::{DataChoice, DatasetError, TokenFormat};
 
 /// Which text is wanted, and how it is cut.
@@ -101,11 +102,7 @@ impl TextRequest {
     ) -> Result<[TextDataset; 2], DatasetError> {
         let limited = |text: TextDataset, limit: Option<usize>, split| match limit {
             None => Ok(text),
-            Some(0) => Err(DatasetError::Count {
-                split,
-                count: 0,
-                most: text.len(),
-            }),
+            Some(0) => Err(wrong_count(split, 0, text.len())),
             Some(count) => Ok(text.first(count)),
         };
         let [train, test] = parts;

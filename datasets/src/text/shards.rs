@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{LoadedText, TextDataset, TextRequest, Tokenizer, TokenizerKind};
+use crate::error::{damaged, unusable};
 use crate::token_shards::MadeBy;
 use crate::{DatasetDescription, DatasetError, TokenFiles, TokenShards};
 
@@ -10,22 +11,17 @@ use crate::{DatasetDescription, DatasetError, TokenFiles, TokenShards};
 pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, DatasetError> {
     let files = TokenFiles::open(path, request.format)?;
     let (kind, tokenizer) = tokenizer_of(&files.train, path, request)?;
-    let wrong = |field: &str, problem: String| DatasetError::TokenFile {
-        path: path.to_owned(),
-        field: field.to_owned(),
-        problem,
-    };
     let named = tokenizer.as_ref().map(Tokenizer::vocabulary);
     let vocabulary = match (files.train.vocabulary(), named.or(request.vocabulary)) {
         (Some(own), Some(named)) if own != named && tokenizer.is_some() => {
             let problem = format!("it is {own}, and the tokenizer {kind} has {named} tokens");
-            return Err(wrong("vocabulary", problem));
+            return Err(damaged(path, "vocabulary", problem));
         }
         (Some(vocabulary), _) | (None, Some(vocabulary)) => vocabulary,
         (None, None) => {
             let problem = "the files do not contain it: name their tokenizer with --tokenizer, or the number of its tokens \
                            with --set gpt.vocabulary=50257";
-            return Err(wrong("vocabulary", problem.to_owned()));
+            return Err(damaged(path, "vocabulary", problem));
         }
     };
     let record = files.record();
@@ -34,12 +30,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
     let train = files.train.with_vocabulary(vocabulary);
     let (count, held_out) = (train.tokens(), files.held_out);
     let [train, test] = match (held_out, context) {
-        (_, 0) => {
-            return Err(wrong(
-                "tokens",
-                "a window needs a token to predict".to_owned(),
-            ));
-        }
+        (_, 0) => return Err(damaged(path, "tokens", "a window needs a token to predict")),
         (Some(held_out), _) => [train, held_out.with_vocabulary(vocabulary)]
             .map(|shards| TextDataset::of_shards(shards, context)),
         // As of a text.
@@ -48,7 +39,7 @@ pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, Dat
     for (part, of) in [(&train, "to train on"), (&test, "to test by")] {
         if part.is_empty() {
             let problem = format!("there is no window of {} tokens {of}", context + 1);
-            return Err(wrong("tokens", problem));
+            return Err(damaged(path, "tokens", problem));
         }
     }
     let [train, test] = request.limited([train, test])?;
@@ -98,11 +89,8 @@ fn tokenizer_of(
     };
     let (expected, found) = (shards.made_by(), tokenizer.made_by());
     if *expected != MadeBy::Unknown && *expected != found {
-        return Err(DatasetError::ShardTokenizer {
-            file: shards.first_file(),
-            expected: expected.to_string(),
-            found: format!("{kind} is {found}"),
-        });
+        let problem = format!(" was made by {expected}, and {kind} is {found}");
+        return Err(unusable(&shards.first_file(), problem));
     }
     Ok((kind, Some(tokenizer)))
 }

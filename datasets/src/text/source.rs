@@ -1,7 +1,7 @@
 //! From a choice to text.
 
-use std::io;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{
     ChatTemplate, TextDataset, TextRequest, Tokenizer, TokenizerKind, instructions, shards,
 };
+use crate::error::{not_text, other_kind, too_large, unreadable};
 use crate::locate::{self, SearchedFolder};
 use crate::{DataChoice, DatasetDescription, DatasetError, ShardsRecord, Surroundings, TokenFiles};
 
@@ -59,12 +60,17 @@ pub struct LoadedText {
 impl LoadedText {
     /// Equal exactly for equal windows of equal text by equal tokenizers.
     pub fn fingerprint(&self) -> String {
+        self.fingerprints().join(" ")
+    }
+
+    /// The same of the tokenizer, of the text to train on, and of the text to validate by.
+    pub fn fingerprints(&self) -> [String; 3] {
         let tokenizer = self.tokenizer.as_ref();
         let alphabet = tokenizer.and_then(Tokenizer::alphabet).unwrap_or_default();
         let alphabet = format!("{:x}", Sha256::digest(alphabet));
         let file_hash = tokenizer.and_then(Tokenizer::file_hash);
         let tokenizer = file_hash.map_or(alphabet, str::to_owned);
-        [tokenizer, self.train.fingerprint(), self.test.fingerprint()].join(" ")
+        [tokenizer, self.train.fingerprint(), self.test.fingerprint()]
     }
 }
 
@@ -81,16 +87,13 @@ impl LoadedText {
 ///
 /// # Errors
 ///
-/// - [`DatasetError::TextNotFound`] if the file is nowhere, and was asked for by name or a folder was
+/// - [`DatasetError::NotFound`] if the file is nowhere, and was asked for by name or a folder was
 ///   named; otherwise `auto` takes the embedded text then;
-/// - [`DatasetError::Folder`] if a folder that was named is not there;
-/// - [`DatasetError::NotText`], [`DatasetError::TooLarge`] and [`DatasetError::TooShort`] if a file was
-///   found that cannot be used, whatever the choice;
-/// - [`DatasetError::TokenFile`] and [`DatasetError::OtherShards`] if files of tokens cannot be used, and
-///   [`DatasetError::ShardTokenizer`] if another tokenizer has made them than the one that was named;
-/// - [`DatasetError::Document`] if a line of a file of instructions cannot be used, with its number;
-/// - [`DatasetError::UnknownCharacter`] if the text has a character that `request.alphabet` lacks;
-/// - [`DatasetError::OtherKind`] if the choice is a set of images.
+/// - [`DatasetError::Data`] if a folder that was named is not there, and if a file was found that cannot be
+///   used, whatever the choice; with the line of a file of instructions, and where another tokenizer has made
+///   files of tokens than the one that was named;
+/// - [`DatasetError::Request`] if the text is too short, or has a character that `request.alphabet` lacks, or the
+///   choice is a set of images.
 pub fn load_text(request: &TextRequest) -> Result<LoadedText, DatasetError> {
     load_text_in(request, &Surroundings::of_process())
 }
@@ -125,31 +128,27 @@ pub fn load_text_in(
         DataChoice::TinyShakespeare => from_file(request, surroundings)?,
         DataChoice::Auto => match from_file(request, surroundings) {
             // A folder that was named is meant: no other text is taken in place of its own.
-            Err(DatasetError::TextNotFound { places }) if request.data_dir.is_none() => {
-                embedded(reason_to_fall_back(&places))
+            Err(DatasetError::NotFound { reason, .. }) if request.data_dir.is_none() => {
+                embedded(reason)
             }
             found_or_broken => found_or_broken?,
         },
-        choice => {
-            return Err(DatasetError::OtherKind {
-                choice,
-                found: "images",
-                expected: "text",
-            });
-        }
+        choice => return Err(other_kind(choice, "images", "text")),
     };
     source.cut(request)
 }
 
-fn reason_to_fall_back(places: &[SearchedFolder]) -> String {
-    let folders = places
-        .iter()
-        .map(|place| place.folder.display().to_string());
-    let folders = folders.collect::<Vec<_>>();
-    match folders.as_slice() {
+fn not_found(places: &[SearchedFolder]) -> DatasetError {
+    let problem = format!(
+        "{FOLDER} was not found\n{}Name a folder that holds {FOLDER}/{FILE} with --data-dir or in EVERBURN_DATA_DIR, or take \
+         --data embedded, which needs no file",
+        locate::listed(places)
+    );
+    let reason = match places {
         [] => format!("there is no folder to look for {FOLDER}/{FILE} in"),
-        folders => format!("there is no {FILE} in {}", folders.join(", ")),
-    }
+        places => format!("there is no {FILE} in {}", locate::named(places)),
+    };
+    DatasetError::NotFound { problem, reason }
 }
 
 /// A text and where it came from.
@@ -184,14 +183,11 @@ fn from_file(request: &TextRequest, surroundings: &Surroundings) -> Result<Sourc
             missing: vec![FILE],
         });
     }
-    Err(DatasetError::TextNotFound { places })
+    Err(not_found(&places))
 }
 
 fn named_file(path: &Path) -> Result<Source, DatasetError> {
-    let bytes = read(path)?.ok_or_else(|| DatasetError::Read {
-        path: path.to_owned(),
-        source: io::ErrorKind::NotFound.into(),
-    })?;
+    let bytes = read(path)?.ok_or_else(|| unreadable(path, io::ErrorKind::NotFound.into()))?;
     Ok(Source {
         name: "text",
         origin: path.display().to_string(),
@@ -202,53 +198,30 @@ fn named_file(path: &Path) -> Result<Source, DatasetError> {
 
 /// The bytes of a file; `None` if there is none.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, DatasetError> {
-    let failed = |source: io::Error| DatasetError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let file = match std::fs::File::open(path) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            return Ok(None);
-        }
-        file => file.map_err(failed)?,
-    };
-    let mut bytes = Vec::new();
-    file.take(LARGEST_FILE + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > LARGEST_FILE {
-        return Err(DatasetError::TooLarge {
-            path: path.to_owned(),
-            most: LARGEST_FILE,
-        });
+    match read_at_most(path, LARGEST_FILE) {
+        Err(DatasetError::Read { source, .. }) if locate::is_missing(&source) => Ok(None),
+        read => read.map(Some),
     }
-    Ok(Some(bytes))
+}
+
+/// The bytes of a file, which has no more than `most`.
+pub(super) fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, DatasetError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes));
+    match read.map_err(|source| unreadable(path, source))? as u64 > most {
+        true => Err(too_large(path, most)),
+        false => Ok(bytes),
+    }
 }
 
 fn into_text(bytes: Vec<u8>, path: &Path) -> Result<String, DatasetError> {
-    let text = String::from_utf8(bytes).map_err(|error| DatasetError::NotText {
-        path: path.to_owned(),
-        offset: error.utf8_error().valid_up_to(),
-        start: first_bytes(error.as_bytes()),
-    })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| not_text(path, error.utf8_error().valid_up_to(), error.as_bytes()))?;
     // A byte order mark is no character of the text.
     Ok(match text.strip_prefix('\u{feff}') {
         Some(text) => text.to_owned(),
         None => text,
     })
-}
-
-/// The first bytes, by which a kind of file is known.
-fn first_bytes(bytes: &[u8]) -> [u8; 4] {
-    let mut start = [0; 4];
-    let count = bytes.len().min(4);
-    start[..count].copy_from_slice(&bytes[..count]);
-    start
 }
 
 impl Source {
@@ -267,12 +240,11 @@ impl Source {
             false => ("a tenth of it, the test samples,", count - cut),
         };
         if context == 0 || tested <= context {
-            return Err(DatasetError::TooShort {
-                origin: self.origin,
-                tokens: count,
-                part,
-                context,
-            });
+            let origin = self.origin;
+            return Err(DatasetError::Request(format!(
+                "the text ({origin}) has {count} tokens: {part} must have more than the {context} of a window; take a longer \
+                 text, or a shorter window (`--set text.window=N`)"
+            )));
         }
         let [train, test] = request.split(TextDataset::new(tokens, context), cut);
         let [train, test] = request.limited([train, test])?;

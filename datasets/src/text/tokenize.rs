@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::documents::{DocumentReader, Documents, Part, inputs};
-use super::tokens_folder::{TokensFolder, unwritable};
+use super::tokens_folder::TokensFolder;
 use super::{Tokenizer, TokenizerKind};
 use crate::DatasetError;
+use crate::error::{unreadable, unwritable};
 use crate::token_shards::{ShardOptions, ShardWriter};
 
 /// How many bytes of text are tokenized at a time.
@@ -158,17 +159,16 @@ impl Tokenized {
 /// ```
 ///
 /// # Errors
-/// - [`DatasetError::Tokenize`] if the request cannot be met: a folder that is there, a tokenizer that no file can
+/// - [`DatasetError::Request`] if the request cannot be met: a folder that is there, a tokenizer that no file can
 ///   name, a tokenizer without a token that ends a document where there are several, nothing to train on or to
 ///   validate by; and if `told` has ended it;
-/// - [`DatasetError::Read`], [`DatasetError::NotText`] and [`DatasetError::Document`] for a text, with the file;
-/// - [`DatasetError::Tokenizer`] for the tokenizer;
+/// - [`DatasetError::Read`] and [`DatasetError::Data`] for a text and for the tokenizer, with the file;
 /// - [`DatasetError::Write`] for what is written.
 pub fn tokenize(
     request: &TokenizeRequest,
     told: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Tokenized, DatasetError> {
-    let refused = |problem: String| Err(DatasetError::Tokenize(problem));
+    let refused = |problem: String| Err(DatasetError::Request(problem));
     if !(0.0..=0.5).contains(&request.validation) {
         let share = request.validation;
         return refused(format!(
@@ -249,7 +249,7 @@ fn end_of_document(
         EndOfDocument::None => Ok(None),
         EndOfDocument::Found => Ok(END_NAMES.into_iter().find_map(named)),
         EndOfDocument::Token(name) => named(name).map(Some).ok_or_else(|| {
-            DatasetError::Tokenize(format!(
+            DatasetError::Request(format!(
                 "the tokenizer {} has no token {name:?}",
                 request.tokenizer
             ))
@@ -276,10 +276,10 @@ impl Work<'_> {
         let texts = parts.iter().map(|part| part.text.as_str());
         let encoded = self.tokenizer.encode_all(&texts.collect::<Vec<_>>())?;
         for (part, mut tokens) in parts.iter().zip(encoded) {
-            let [train, held_out] = self.splits.each_ref().map(|split| split.tokens() as f64);
+            let [train, held_out] = self.splits.each_ref().map(|split| split.tokens as f64);
             if part.begins {
                 if train > 0.0 && self.end_of_document.is_none() && !self.may_join {
-                    return Err(DatasetError::Tokenize(
+                    return Err(DatasetError::Request(
                         "there are several documents, and the tokenizer has no token that is known to end one: name \
                          one by --end-of-document, or join documents by --end-of-document none"
                             .to_owned(),
@@ -303,22 +303,22 @@ impl Work<'_> {
             split.finish()?;
         }
         let [train, held_out] = &self.splits;
-        if train.tokens() == 0 {
-            return Err(DatasetError::Tokenize(
+        if train.tokens == 0 {
+            return Err(DatasetError::Request(
                 "there is no text in the input".to_owned(),
             ));
         }
-        if held_out.tokens() == 0 && self.validation > 0.0 {
-            return Err(DatasetError::Tokenize(
+        if held_out.tokens == 0 && self.validation > 0.0 {
+            return Err(DatasetError::Request(
                 "there is only one document, and documents are not divided: name their ends with --document-separator or --jsonl, or leave out --validation, then a training takes the last tenth"
                     .to_owned(),
             ));
         }
         Ok(Tokenized {
             bytes: self.bytes,
-            tokens: [train, held_out].map(ShardWriter::tokens),
-            documents: [train, held_out].map(ShardWriter::documents),
-            files: [train, held_out].map(ShardWriter::files),
+            tokens: [train.tokens, held_out.tokens],
+            documents: [train.documents, held_out.documents],
+            files: [train.files, held_out.files],
             vocabulary: self.tokenizer.vocabulary(),
             end_of_document: end,
         })
@@ -327,9 +327,6 @@ impl Work<'_> {
 
 /// Copies a tokenizer's file.
 fn copy(file: &Path, to: &Path) -> Result<(), DatasetError> {
-    let bytes = fs::read(file).map_err(|source| DatasetError::Read {
-        path: file.to_owned(),
-        source,
-    })?;
+    let bytes = fs::read(file).map_err(|source| unreadable(file, source))?;
     everburn_record::file::write(to, &bytes).map_err(|source| unwritable(to, source))
 }

@@ -123,7 +123,7 @@ impl Tokenizer {
     /// The tokenizer in a file or folder: see [`TokenizerKind::File`].
     ///
     /// # Errors
-    /// [`DatasetError::Read`], [`DatasetError::TooLarge`] and [`DatasetError::Tokenizer`], with the file.
+    /// [`DatasetError::Read`] and [`DatasetError::Data`], with the file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DatasetError> {
         let file = TokenizerFile::open(path.as_ref())?;
         Ok(Self(Tokens::File(Arc::new(file))))
@@ -132,7 +132,7 @@ impl Tokenizer {
     /// The characters of `text`, in ascending order.
     ///
     /// # Errors
-    /// [`DatasetError::Alphabet`] if there are none.
+    /// [`DatasetError::Request`] if there are none.
     pub fn of_characters_in(text: &str) -> Result<Self, DatasetError> {
         let mut seen = std::collections::BTreeSet::new();
         seen.extend(text.chars());
@@ -142,18 +142,16 @@ impl Tokenizer {
     /// The characters that another tokenizer's [`alphabet`](Self::alphabet) had.
     ///
     /// # Errors
-    /// [`DatasetError::Alphabet`] if they are none, or not in ascending order.
+    /// [`DatasetError::Request`] if they are none, or not in ascending order.
     pub fn of_alphabet(alphabet: &str) -> Result<Self, DatasetError> {
         let characters = alphabet.chars().collect::<Vec<_>>();
-        if characters.is_empty() {
-            return Err(DatasetError::Alphabet("it is empty"));
-        }
-        if !characters.is_sorted_by(|a, b| a < b) {
-            return Err(DatasetError::Alphabet(
-                "its characters must ascend, each once",
-            ));
-        }
-        Ok(Self(Tokens::Characters(characters)))
+        let problem = match characters.is_sorted_by(|a, b| a < b) {
+            true if !characters.is_empty() => return Ok(Self(Tokens::Characters(characters))),
+            true => "it is empty",
+            false => "its characters must ascend, each once",
+        };
+        let problem = format!("the alphabet of the tokenizer cannot be used: {problem}");
+        Err(DatasetError::Request(problem))
     }
 
     /// The 256 bytes.
@@ -198,8 +196,7 @@ impl Tokenizer {
     /// The tokens of `text`.
     ///
     /// # Errors
-    /// [`DatasetError::UnknownCharacter`] with the first character that is not in the alphabet, and
-    /// [`DatasetError::Tokenizer`] if a tokenizer of a file fails.
+    /// [`DatasetError::Request`] with the first character that is not in the alphabet, and [`DatasetError::Data`] if a tokenizer of a file fails.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DatasetError> {
         let characters = match &self.0 {
             Tokens::Bytes => return Ok(text.bytes().map(u32::from).collect()),
@@ -209,11 +206,11 @@ impl Tokenizer {
         let mut tokens = Vec::with_capacity(text.len());
         for (offset, character) in text.char_indices() {
             let Ok(token) = characters.binary_search(&character) else {
-                return Err(DatasetError::UnknownCharacter {
-                    character,
-                    offset,
-                    known: characters.len(),
-                });
+                return Err(DatasetError::Request(format!(
+                    "byte {offset} of the text begins {character:?}, which is none of the tokenizer's {} characters: a model \
+                     reads only the characters of its training text, unless its tokenizer is byte",
+                    characters.len()
+                )));
             };
             tokens.push(token as u32); // there are fewer characters than 2^32
         }
@@ -241,7 +238,7 @@ impl Tokenizer {
     /// that are beside the file. None where tokens are characters or bytes.
     ///
     /// # Errors
-    /// [`DatasetError::Read`], [`DatasetError::TooLarge`] and [`DatasetError::Tokenizer`], with the file.
+    /// [`DatasetError::Read`] and [`DatasetError::Data`], with the file.
     pub fn pretrained_files(&self) -> Result<Vec<(String, Vec<u8>)>, DatasetError> {
         match &self.0 {
             Tokens::File(file) => file.pretrained_files(),

@@ -1,7 +1,6 @@
 //! Tokenizers of Hugging Face, by their own library.
 
 use std::fmt;
-use std::io::Read;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,9 @@ use sha2::{Digest, Sha256};
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
+use super::source::read_at_most;
 use crate::DatasetError;
+use crate::error::damaged;
 
 /// The largest file that is read: the largest published ones have 20 MB.
 const LARGEST_FILE: u64 = 128 << 20;
@@ -57,10 +58,6 @@ impl TokenizerFile {
         let json = match path.is_dir() {
             true => path.join(FILE),
             false => path.to_owned(),
-        };
-        let refused = |path: &Path, problem: String| DatasetError::Tokenizer {
-            path: path.to_owned(),
-            problem,
         };
         let mut hash = Sha256::new();
         let tokenizer = if path.is_dir() && !json.is_file() {
@@ -107,20 +104,14 @@ impl TokenizerFile {
     /// Without the special tokens that a tokenizer may put before and after a text.
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, DatasetError> {
         let encoded = self.tokenizer.encode_fast(text, false);
-        let encoded = encoded.map_err(|error| DatasetError::Tokenizer {
-            path: self.path.clone(),
-            problem: error.to_string(),
-        })?;
+        let encoded = encoded.map_err(|error| refused(&self.path, error.to_string()))?;
         Ok(encoded.get_ids().to_vec())
     }
 
     /// The same for several texts at once, each by itself, on as many threads as there are cores.
     pub(super) fn encode_all(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DatasetError> {
         let encoded = self.tokenizer.encode_batch_fast(texts.to_vec(), false);
-        let encoded = encoded.map_err(|error| DatasetError::Tokenizer {
-            path: self.path.clone(),
-            problem: error.to_string(),
-        })?;
+        let encoded = encoded.map_err(|error| refused(&self.path, error.to_string()))?;
         let ids = encoded.iter().map(|encoding| encoding.get_ids().to_vec());
         Ok(ids.collect())
     }
@@ -154,10 +145,7 @@ impl TokenizerFile {
             [json] => read(json)?,
             _ => {
                 let json = self.tokenizer.to_string(true);
-                let json = json.map_err(|error| DatasetError::Tokenizer {
-                    path: self.path.clone(),
-                    problem: error.to_string(),
-                })?;
+                let json = json.map_err(|error| refused(&self.path, error.to_string()))?;
                 json.into_bytes()
             }
         };
@@ -177,7 +165,7 @@ impl TokenizerFile {
         match (self.path.is_dir(), json.is_file()) {
             (false, _) => vec![self.path.clone()],
             (true, true) => vec![json],
-            (true, false) => ["vocab.json", "merges.txt"]
+            (true, false) => VOCABULARY_AND_MERGES
                 .map(|name| self.path.join(name))
                 .to_vec(),
         }
@@ -229,21 +217,12 @@ fn no_json(bytes: &[u8], error: &serde_json::Error) -> String {
     )
 }
 
+fn refused(path: &Path, problem: impl AsRef<str>) -> DatasetError {
+    damaged(path, "no tokenizer can be made of it", problem)
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, DatasetError> {
-    let failed = |source| DatasetError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let mut bytes = Vec::new();
-    let read = file.take(LARGEST_FILE + 1).read_to_end(&mut bytes);
-    if read.map_err(failed)? as u64 > LARGEST_FILE {
-        return Err(DatasetError::TooLarge {
-            path: path.to_owned(),
-            most: LARGEST_FILE,
-        });
-    }
-    Ok(bytes)
+    read_at_most(path, LARGEST_FILE)
 }
 
 #[cfg(test)]

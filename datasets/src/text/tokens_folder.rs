@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::DatasetError;
+use crate::error::unwritable;
 
 /// A folder beside the place where it is to be. It is removed unless it gets there.
 pub(super) struct TokensFolder {
@@ -19,7 +20,7 @@ impl TokensFolder {
         check_output(&output, replace)?;
         let (Some(parent), Some(name)) = (output.parent(), output.file_name()) else {
             let problem = format!("{} is no name for a folder", output.display());
-            return Err(DatasetError::Tokenize(problem));
+            return Err(DatasetError::Request(problem));
         };
         fs::create_dir_all(parent).map_err(unwritable)?;
         let mut prefix = name.to_owned();
@@ -60,7 +61,7 @@ impl TokensFolder {
 fn check_output(output: &Path, replace: bool) -> Result<(), DatasetError> {
     let refused = |problem: &str| {
         let problem = format!("{} {problem}", output.display());
-        Err(DatasetError::Tokenize(problem))
+        Err(DatasetError::Request(problem))
     };
     if !output.is_dir() {
         return match output.symlink_metadata() {
@@ -100,12 +101,4 @@ fn is_ours(name: &str) -> bool {
         number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
     };
     numbered(name) || ["tokenizer.json", "vocab.json", "merges.txt"].contains(&name)
-}
-
-/// The error of a file or folder that cannot be written.
-pub(super) fn unwritable(path: &Path, source: std::io::Error) -> DatasetError {
-    DatasetError::Write {
-        path: path.to_owned(),
-        source,
-    }
 }

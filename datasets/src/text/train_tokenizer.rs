@@ -72,12 +72,12 @@ pub struct TokenizerRequest {
 /// ```
 ///
 /// # Errors
-/// - [`DatasetError::Tokenize`] if the vocabulary is smaller than 257 or larger than 2^20, or there is no text;
-/// - [`DatasetError::Read`], [`DatasetError::NotText`] and [`DatasetError::Document`] for a text, with the file.
+/// - [`DatasetError::Request`] if the vocabulary is smaller than 257 or larger than 2^20, or there is no text;
+/// - [`DatasetError::Read`] and [`DatasetError::Data`] for a text, with the file.
 pub fn train_tokenizer(request: &TokenizerRequest) -> Result<(String, usize), DatasetError> {
     let vocabulary = request.vocabulary;
     if !(SMALLEST..=LARGEST).contains(&vocabulary) {
-        return Err(DatasetError::Tokenize(format!(
+        return Err(DatasetError::Request(format!(
             "a vocabulary of {vocabulary} tokens is not one of {SMALLEST} to {LARGEST}"
         )));
     }
@@ -89,7 +89,7 @@ pub fn train_tokenizer(request: &TokenizerRequest) -> Result<(String, usize), Da
         failed: None,
     };
     let failed = |error: tokenizers::Error| {
-        DatasetError::Tokenize(format!("no tokenizer can be trained: {error}"))
+        DatasetError::Request(format!("no tokenizer can be trained: {error}"))
     };
     let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
     // As GPT-2: words by its regular expression, and no space before the first.
@@ -109,7 +109,7 @@ pub fn train_tokenizer(request: &TokenizerRequest) -> Result<(String, usize), Da
     }
     trained.map_err(failed)?;
     if !texts.read {
-        return Err(DatasetError::Tokenize(
+        return Err(DatasetError::Request(
             "there is no text in the input".to_owned(),
         ));
     }

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::shard::has_header;
 use super::{TokenFormat, TokenShards};
 use crate::DatasetError;
+use crate::error::{damaged, unreadable};
 
 /// Words of a file's name that say that it is not to train on: `val.bin`, `fineweb_val_000000.bin`.
 const HELD_OUT: [&str; 4] = ["val", "valid", "validation", "test"];
@@ -69,7 +70,7 @@ impl TokenFiles {
     /// Whether a path is one of tokens, and not a text: a folder, a file with a header, or what is said to be nanoGPT's.
     ///
     /// # Errors
-    /// [`DatasetError::Read`] if there is nothing, or it cannot be read; [`DatasetError::TokenFile`] for a `.bin` without a
+    /// [`DatasetError::Read`] if there is nothing, or it cannot be read; [`DatasetError::Data`] for a `.bin` without a
     /// header, which is no text either.
     pub fn are_at(path: &Path, format: TokenFormat) -> Result<bool, DatasetError> {
         if format != TokenFormat::Detect || path.is_dir() || has_header(path)? {
@@ -85,7 +86,7 @@ impl TokenFiles {
     /// Opens a file, or the files `*.bin` of a folder in the order of their names.
     ///
     /// # Errors
-    /// As [`TokenShards::open`]; [`DatasetError::TokenFile`] with the folder if it has no files, or none to train on.
+    /// As [`TokenShards::open`]; [`DatasetError::Data`] with the folder if it has no files, or none to train on.
     pub fn open(path: &Path, format: TokenFormat) -> Result<Self, DatasetError> {
         if !path.is_dir() {
             let train = TokenShards::open(&[path.to_owned()], format)?;
@@ -95,16 +96,12 @@ impl TokenFiles {
         let (held_out, train): (Vec<_>, Vec<_>) = token_files(path)?
             .into_iter()
             .partition(|file| is_held_out(file));
-        let missing = |problem: &str| DatasetError::TokenFile {
-            path: path.to_owned(),
-            field: "folder".to_owned(),
-            problem: problem.to_owned(),
-        };
         let Some(first) = train.first() else {
-            return Err(missing(match held_out.is_empty() {
+            let problem = match held_out.is_empty() {
                 true => "it has no files *.bin of tokens; `everburn tokenize` makes some of text",
                 false => "all its files *.bin are to validate by, and none is to train on",
-            }));
+            };
+            return Err(damaged(path, "folder", problem));
         };
         // Nobody says of nanoGPT's files what they are, but their names.
         let is_nanogpts = format == TokenFormat::Detect
@@ -152,10 +149,7 @@ fn is_bin(path: &Path) -> bool {
 
 /// The files `*.bin` of a folder, in the order of their names.
 fn token_files(folder: &Path) -> Result<Vec<PathBuf>, DatasetError> {
-    let unreadable = |source| DatasetError::Read {
-        path: folder.to_owned(),
-        source,
-    };
+    let unreadable = |source| unreadable(folder, source);
     let mut files = Vec::new();
     for entry in folder.read_dir().map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();

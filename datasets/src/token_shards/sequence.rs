@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::shard::Shard;
 use super::{MadeBy, TokenFormat};
 use crate::DatasetError;
+use crate::error::{damaged, unusable};
 
 /// How many files are held open at most: a process may often have 1024. Of more, each is opened when it is read.
 const HELD_OPEN: usize = 256;
@@ -44,8 +45,8 @@ impl TokenShards {
     ///
     /// # Errors
     /// - [`DatasetError::Read`] if a file cannot be read;
-    /// - [`DatasetError::TokenFile`] if a file is damaged, or none of tokens, with the field;
-    /// - [`DatasetError::OtherShards`] if two files differ in tokenizer, vocabulary or width, with both.
+    /// - [`DatasetError::Data`] if a file is damaged, or none of tokens, with the field; or if two files differ in
+    ///   tokenizer, vocabulary or width, with both.
     pub fn open(files: &[PathBuf], format: TokenFormat) -> Result<Self, DatasetError> {
         let keep = files.len() <= HELD_OPEN;
         let open = |path: &PathBuf| Shard::open(path, format, keep);
@@ -59,19 +60,15 @@ impl TokenShards {
         let mut hash = Sha256::new();
         for shard in &shards {
             let tokens = starts.last().copied().unwrap_or(0_usize);
-            let tokens = usize::try_from(shard.tokens())
+            let tokens = usize::try_from(shard.header.tokens)
                 .ok()
                 .and_then(|more| tokens.checked_add(more));
-            starts.push(tokens.ok_or_else(|| DatasetError::TokenFile {
-                path: shard.path().to_owned(),
-                field: "count".to_owned(),
-                problem:
-                    "with the files before it there are more tokens than can be counted".to_owned(),
-            })?);
+            let problem = "with the files before it there are more tokens than can be counted";
+            starts.push(tokens.ok_or_else(|| damaged(&shard.path, "count", problem))?);
             shard.add_to(&mut hash)?;
         }
         Ok(Self {
-            vocabulary: shards.first().and_then(Shard::vocabulary),
+            vocabulary: shards.first().and_then(|first| first.header.vocabulary),
             starts,
             fingerprint: HEXLOWER.encode(&hash.finalize()),
             shards,
@@ -99,7 +96,7 @@ impl TokenShards {
 
     /// How many documents there are, if the files say so.
     pub fn documents(&self) -> Option<u64> {
-        self.shards.iter().map(Shard::documents).sum()
+        self.shards.iter().map(|shard| shard.header.documents).sum()
     }
 
     /// Each token is below it, if the files say so, or it was given.
@@ -110,13 +107,13 @@ impl TokenShards {
 
     /// The token after each document, if the files name one.
     pub fn end_of_document(&self) -> Option<u32> {
-        self.shards.first().and_then(Shard::end_of_document)
+        self.shards.first()?.header.end_of_document
     }
 
     /// How the files are laid out.
     pub fn format(&self) -> TokenFormat {
         let first = self.shards.first();
-        first.map_or(TokenFormat::Detect, Shard::format)
+        first.map_or(TokenFormat::Detect, |first| first.header.format)
     }
 
     /// SHA-256, in hexadecimal, of the files' names, lengths, headers, and 64 places of each: all of a file of up to
@@ -128,14 +125,12 @@ impl TokenShards {
 
     pub(crate) fn first_file(&self) -> PathBuf {
         let first = self.shards.first();
-        first
-            .map(|shard| shard.path().to_owned())
-            .unwrap_or_default()
+        first.map(|shard| shard.path.clone()).unwrap_or_default()
     }
 
     pub(crate) fn made_by(&self) -> &MadeBy {
         let first = self.shards.first();
-        first.map_or(&MadeBy::Unknown, Shard::made_by)
+        first.map_or(&MadeBy::Unknown, |first| &first.header.made_by)
     }
 
     /// Refuses files that do not go with these.
@@ -149,7 +144,7 @@ impl TokenShards {
     /// The tokens in `range`, from one file or several.
     ///
     /// # Errors
-    /// [`DatasetError::Read`] if a file cannot be read or has become shorter; [`DatasetError::TokenFile`] if a token is
+    /// [`DatasetError::Read`] if a file cannot be read or has become shorter; [`DatasetError::Data`] if a token is
     /// beyond the vocabulary, with its place.
     ///
     /// # Panics
@@ -175,7 +170,7 @@ impl TokenShards {
     /// SHA-256 that its header says.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and [`DatasetError::TokenFile`] if a file is damaged.
+    /// As [`read`](Self::read), and [`DatasetError::Data`] if a file is damaged.
     pub fn verify(&self) -> Result<(), DatasetError> {
         let vocabulary = self.vocabulary.unwrap_or(u64::MAX);
         let mut shards = self.shards.iter();
@@ -185,29 +180,28 @@ impl TokenShards {
 
 /// Refuses two files of different tokens.
 fn belongs(first: &Shard, other: &Shard) -> Result<(), DatasetError> {
-    let end = |shard: &Shard| match shard.end_of_document() {
+    let end = |shard: &Shard| match shard.header.end_of_document {
         Some(token) => format!("the token {token} after each document"),
         None => "no token after a document".to_owned(),
     };
-    let vocabulary = |shard: &Shard| match shard.vocabulary() {
+    let vocabulary = |shard: &Shard| match shard.header.vocabulary {
         Some(tokens) => format!("a vocabulary of {tokens}"),
         None => "no vocabulary in its header".to_owned(),
     };
     let features: [&dyn Fn(&Shard) -> String; 4] = [
-        &|shard| format!("tokens of {}", shard.width()),
-        &|shard| format!("tokens of {}", shard.made_by()),
+        &|shard| format!("tokens of {}", shard.header.width),
+        &|shard| format!("tokens of {}", shard.header.made_by),
         &vocabulary,
         &end,
     ];
     for feature in features {
         let (expected, found) = (feature(first), feature(other));
         if expected != found {
-            return Err(DatasetError::OtherShards {
-                first: first.path().to_owned(),
-                other: other.path().to_owned(),
-                expected,
-                found,
-            });
+            let first = first.path.display();
+            let problem = format!(
+                " has {found}, and {first} has {expected}: the files of one text are made by one tokenizer"
+            );
+            return Err(unusable(&other.path, problem));
         }
     }
     Ok(())

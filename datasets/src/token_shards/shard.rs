@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use super::TokenFormat;
 use super::header::{Header, LONGEST, has_magic};
-use super::{MadeBy, TokenFormat, TokenWidth};
 use crate::DatasetError;
+use crate::error::{damaged, unreadable};
 
 /// How many bytes are read at a time where a whole file is read.
 const BLOCK: u64 = 1 << 20;
@@ -21,8 +22,8 @@ const SAMPLE_BYTES: u64 = 1 << 16;
 /// A file of tokens, of which nothing is in memory but its header.
 #[derive(Debug)]
 pub(super) struct Shard {
-    path: PathBuf,
-    header: Header,
+    pub(super) path: PathBuf,
+    pub(super) header: Header,
     /// Held open, unless there are too many files for that.
     file: Option<File>,
 }
@@ -32,13 +33,6 @@ fn beginning(file: &File, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length.min(LONGEST as u64) as usize];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
-}
-
-fn unreadable(path: &Path, source: io::Error) -> DatasetError {
-    DatasetError::Read {
-        path: path.to_owned(),
-        source,
-    }
 }
 
 /// A plain file, open, and how many bytes it has.
@@ -66,48 +60,12 @@ impl Shard {
         let (file, length) = open(path)?;
         let beginning = beginning(&file, length).map_err(|source| unreadable(path, source))?;
         let header = Header::of(&beginning, length, asked);
-        let header = header.map_err(|(field, problem)| DatasetError::TokenFile {
-            path: path.to_owned(),
-            field: field.to_owned(),
-            problem,
-        })?;
+        let header = header.map_err(|(field, problem)| damaged(path, field, problem))?;
         Ok(Self {
             path: path.to_owned(),
             header,
             file: keep.then_some(file),
         })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn tokens(&self) -> u64 {
-        self.header.tokens
-    }
-
-    pub(super) fn format(&self) -> TokenFormat {
-        self.header.format
-    }
-
-    pub(super) fn width(&self) -> TokenWidth {
-        self.header.width
-    }
-
-    pub(super) fn vocabulary(&self) -> Option<u64> {
-        self.header.vocabulary
-    }
-
-    pub(super) fn documents(&self) -> Option<u64> {
-        self.header.documents
-    }
-
-    pub(super) fn end_of_document(&self) -> Option<u32> {
-        self.header.end_of_document
-    }
-
-    pub(super) fn made_by(&self) -> &MadeBy {
-        &self.header.made_by
     }
 
     /// Does `work` with the open file.
@@ -127,23 +85,21 @@ impl Shard {
         vocabulary: u64,
         tokens: &mut Vec<u32>,
     ) -> Result<(), DatasetError> {
-        let width = self.width().bytes();
+        let width = self.header.width.bytes();
         let mut bytes = vec![0; count * width];
         let at = self.header.bytes() + from * width as u64;
         self.with_file(|file| file.read_exact_at(&mut bytes, at))?;
         let first = tokens.len();
-        tokens.extend(self.width().decode(&bytes));
+        tokens.extend(self.header.width.decode(&bytes));
         let beyond = |token: &u32| u64::from(*token) >= vocabulary;
         match tokens[first..].iter().position(beyond) {
             None => Ok(()),
-            Some(place) => Err(DatasetError::TokenFile {
-                path: self.path.clone(),
-                field: format!("token {}", from + place as u64),
-                problem: format!(
-                    "it is {}, beyond the vocabulary of {vocabulary}",
-                    tokens[first + place]
-                ),
-            }),
+            Some(place) => {
+                let token = tokens[first + place];
+                let problem = format!("it is {token}, beyond the vocabulary of {vocabulary}");
+                let field = format!("token {}", from + place as u64);
+                Err(damaged(&self.path, &field, problem))
+            }
         }
     }
 
@@ -151,20 +107,18 @@ impl Shard {
     pub(super) fn verify(&self, vocabulary: u64) -> Result<(), DatasetError> {
         let (mut hash, mut from) = (Sha256::new(), 0);
         let mut tokens = Vec::new();
-        while from < self.tokens() {
-            let count = (self.tokens() - from).min(BLOCK) as usize;
+        while from < self.header.tokens {
+            let count = (self.header.tokens - from).min(BLOCK) as usize;
             tokens.clear();
             self.read(from, count, vocabulary, &mut tokens)?;
-            hash.update(self.width().encode(&tokens));
+            hash.update(self.header.width.encode(&tokens));
             from += count as u64;
         }
         match self.header.checksum {
-            Some(expected) if hash.finalize()[..] != expected => Err(DatasetError::TokenFile {
-                path: self.path.clone(),
-                field: "tokens".to_owned(),
-                problem: "they are damaged: they have another SHA-256 than the header says"
-                    .to_owned(),
-            }),
+            Some(expected) if hash.finalize()[..] != expected => {
+                let problem = "they are damaged: they have another SHA-256 than the header says";
+                Err(damaged(&self.path, "tokens", problem))
+            }
             _ => Ok(()),
         }
     }
@@ -177,8 +131,8 @@ impl Shard {
         let name = self.path.file_name().unwrap_or_default();
         hash.update((name.len() as u64).to_le_bytes());
         hash.update(name.as_encoded_bytes());
-        hash.update(self.tokens().to_le_bytes());
-        let length = self.header.bytes() + self.tokens() * self.width().bytes() as u64;
+        hash.update(self.header.tokens.to_le_bytes());
+        let length = self.header.bytes() + self.header.tokens * self.header.width.bytes() as u64;
         self.with_file(|file| {
             hash.update(beginning(file, length)?);
             let mut sample = Vec::new();

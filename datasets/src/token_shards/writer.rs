@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use super::header::{Header, OURS_BYTES};
 use super::{MadeBy, TokenFormat, TokenWidth};
 use crate::DatasetError;
+use crate::error::unwritable;
 
 /// How many bytes are gathered before they are written.
 const BUFFER: usize = 1 << 20;
@@ -34,9 +35,9 @@ pub(crate) struct ShardWriter {
     options: ShardOptions,
     open: Option<Open>,
     /// How many files are whole.
-    files: usize,
-    tokens: u64,
-    documents: u64,
+    pub(crate) files: usize,
+    pub(crate) tokens: u64,
+    pub(crate) documents: u64,
 }
 
 /// A file that is being written.
@@ -61,18 +62,6 @@ impl ShardWriter {
             tokens: 0,
             documents: 0,
         }
-    }
-
-    pub(crate) fn files(&self) -> usize {
-        self.files
-    }
-
-    pub(crate) fn tokens(&self) -> u64 {
-        self.tokens
-    }
-
-    pub(crate) fn documents(&self) -> u64 {
-        self.documents
     }
 
     /// Writes tokens of a document, which begins with them or has begun before.
@@ -157,12 +146,5 @@ impl ShardWriter {
         written.map_err(|source| unwritable(&path, source))?;
         self.files += 1;
         Ok(())
-    }
-}
-
-fn unwritable(path: &Path, source: io::Error) -> DatasetError {
-    DatasetError::Write {
-        path: path.to_owned(),
-        source,
     }
 }

@@ -23,11 +23,8 @@ fn load_lines(lines: impl AsRef<[u8]>, request: &TextRequest) -> Result<LoadedTe
 fn texts(text: &LoadedText, index: usize) -> [String; 2] {
     let item = burn_dataset::Dataset::get(&text.train, index).unwrap();
     let mask = item.mask.unwrap();
-    let learned = item
-        .tokens
-        .iter()
-        .zip(&mask)
-        .filter(|(_, learned)| **learned);
+    let tokens = item.tokens.iter().zip(&mask);
+    let learned = tokens.filter(|(_, learned)| **learned);
     let learned = learned.map(|(token, _)| *token).collect::<Vec<_>>();
     let tokenizer = text.tokenizer.as_ref().unwrap();
     [item.tokens, learned].map(|tokens| tokenizer.decode(&tokens))
@@ -57,20 +54,14 @@ fn of_instructions_only_answers_are_learned() {
     assert_eq!(texts(&text, 0), expected);
     let expected = "<|im_start|>system\nCount.<|im_end|>\n<|im_start|>user\n1?<|im_end|>\n\
         <|im_start|>assistant\n2<|im_end|>\n<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n3<|im_end|>";
-    assert_eq!(
-        texts(&text, 1),
-        [expected, "2<|im_end|>3<|im_end|>"],
-        "the last question has no answer"
-    );
+    // The last question has no answer.
+    assert_eq!(texts(&text, 1), [expected, "2<|im_end|>3<|im_end|>"]);
     assert!(texts(&text, 2)[0].contains("assistant\nb<|im_end|>"));
     assert_eq!(texts(&text, 2)[1], "d<|im_end|>");
     let template = text.template.clone().unwrap();
     assert!(template.messages);
     let second = template.turn("2?", false);
-    assert!(
-        expected.contains(&format!("2<|im_end|>{second}3")),
-        "{second:?}"
-    );
+    expected.assert_contains([format!("2<|im_end|>{second}3")]);
 
     // Long samples are cut at their ends, where that is wanted.
     let narrow = TextRequest {
@@ -99,87 +90,57 @@ fn of_instructions_only_answers_are_learned() {
 #[test]
 fn instructions_that_cannot_be_learned_are_refused_with_file_and_line() {
     let good = r#"{"prompt": "a", "completion": "b"}"#;
-    for (line, problem) in [
-        ("{\"prompt\": \"a\", ", "it is no JSON: EOF"),
-        ("[1]", "it is no JSON object"),
-        ("\"\u{7f}\"", "it is no JSON object"),
-        (
-            r#"{"text": "a"}"#,
-            "it has neither `messages` nor `prompt` and `completion`",
-        ),
-        (r#"{"prompt": "a"}"#, "it has no field `completion`"),
-        (r#"{"completion": "a"}"#, "it has no field `prompt`"),
-        (
-            r#"{"prompt": "a", "completion": 1}"#,
-            "neither two texts nor two lists",
-        ),
-        (
-            r#"{"prompt": "a", "completion": " "}"#,
-            "its `completion` is empty",
-        ),
-        (r#"{"messages": {}}"#, "its `messages` is no list"),
-        (r#"{"messages": []}"#, "none of its messages is an answer"),
-        (
-            r#"{"messages": [], "prompt": "a"}"#,
-            "it has `messages`, and `prompt` or `completion`",
-        ),
-        (
-            r#"{"messages": [{"role": "user", "content": "a"}]}"#,
-            "none of its messages is an answer",
-        ),
-        (
-            r#"{"messages": [{"role": "user"}]}"#,
-            "`messages[0].content` is no text",
-        ),
-        (
-            r#"{"messages": [{"role": "a b", "content": ""}]}"#,
-            "`messages[0].role` is no name",
-        ),
-        (
-            r#"{"messages": [{"role": "assistant", "content": ""}]}"#,
-            "`messages[0].content`, an answer, is empty",
-        ),
-        (r#"{"messages": [7]}"#, "`messages[0].role` is no text"),
-    ] {
-        let lines = format!("{good}\n\n{line}\n{good}\n");
+    // A line, and what is wrong with it.
+    let cases = r#"
+        {"prompt": "a",                                      => it is no JSON: EOF
+        [1]                                                  => it is no JSON object
+        "a text"                                             => it is no JSON object
+        {"text": "a"}                                        => it has neither `messages` nor `prompt` and `completion`
+        {"prompt": "a"}                                      => it has no field `completion`
+        {"completion": "a"}                                  => it has no field `prompt`
+        {"prompt": "a", "completion": 1}                     => neither two texts nor two lists
+        {"prompt": "a", "completion": " "}                   => its `completion` is empty
+        {"messages": {}}                                     => its `messages` is no list
+        {"messages": []}                                     => none of its messages is an answer
+        {"messages": [], "prompt": "a"}                      => it has `messages`, and `prompt` or `completion`
+        {"messages": [{"role": "user", "content": "a"}]}     => none of its messages is an answer
+        {"messages": [{"role": "user"}]}                     => `messages[0].content` is no text
+        {"messages": [{"role": "a b", "content": ""}]}       => `messages[0].role` is no name
+        {"messages": [{"role": "assistant", "content": ""}]} => `messages[0].content`, an answer, is empty
+        {"messages": [7]}                                    => `messages[0].role` is no text"#;
+    for case in cases.trim().lines() {
+        let (line, problem) = case.split_once("=>").unwrap();
+        let lines = format!("{good}\n\n{}\n{good}\n", line.trim());
         let error = load_lines(&lines, &TextRequest::default()).unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("lines.jsonl, line 3: "), "{error}");
-        assert!(error.contains(problem), "{line}: {error}");
+        error.assert_contains(["lines.jsonl, line 3: ", problem.trim()]);
     }
 }
 
 #[test]
 fn instructions_that_are_too_long_or_too_few_are_refused_or_cut() {
     let good = r#"{"prompt": "a", "completion": "b"}"#;
-    let long = format!(
-        "{good}\n{{\"prompt\": \"{}\", \"completion\": \"b\"}}\n",
-        "a".repeat(64)
-    );
-    let error = load_lines(&long, &TextRequest::default())
-        .unwrap_err()
-        .to_string();
+    let refused = |lines: &[u8]| {
+        let error = load_lines(lines, &TextRequest::default()).unwrap_err();
+        error.to_string()
+    };
+    let long = format!("{good}\n{}\n", good.replace('a', &"a".repeat(64)));
+    let error = refused(long.as_bytes());
     error.assert_contains(["line 2: it has 75 tokens, and a window has 65: raise text.window"]);
     let cut = TextRequest {
         truncate: true,
         ..TextRequest::default()
     };
-    assert!(
-        load_lines(&long, &cut).is_ok(),
-        "one token of the answer is left"
-    );
+    // One token of the answer is left.
+    load_lines(&long, &cut).unwrap();
     let longer = long.replace("aaaa", "aaaaaaaa");
     let error = load_lines(&longer, &cut).unwrap_err().to_string();
     error.assert_contains(["line 2: its prompt alone fills the window of 65"]);
     for few in ["", good] {
-        let error = load_lines(few, &TextRequest::default())
-            .unwrap_err()
-            .to_string();
+        let error = refused(few.as_bytes());
         error.assert_contains(["a training needs two samples at least"]);
     }
     let not_utf_8 = b"{\"prompt\": \"\xff\", \"completion\": \"b\"}\n";
-    let error = load_lines(not_utf_8, &TextRequest::default())
-        .unwrap_err()
-        .to_string();
+    let error = refused(not_utf_8);
     assert!(error.contains("line 1: it is no JSON"), "{error}");
 }

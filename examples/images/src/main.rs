@@ -1,5 +1,6 @@
 //! Classifies images of any size, in a folder for each class: `train/roses/1.jpg`, `test/tulips/7.png`, or `roses/1.jpg`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use everburn::nn::conv::{Conv2d, Conv2dConfig};
 use everburn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
 use everburn::nn::{Linear, LinearConfig, Relu};
 use everburn::prelude::*;
-use everburn::train::ClassTargets;
+use everburn::train::{ClassTargets, DataFingerprint};
 use serde::{Deserialize, Serialize};
 
 // Every command of Everburn works on the tasks that are named here: `train`, `eval`, `monitor`, ...
@@ -85,12 +86,16 @@ fn read_images(config: &mut ImagesConfig, only_test: bool) -> Result<TaskData<Rg
         only_test,
         ..RgbRequest::default()
     };
-    let LoadedRgb { train, validation, test, classes, fingerprint, test_fingerprint, description, .. } =
-        load_rgb(&request)?;
+    let loaded = load_rgb(&request)?;
+    let fingerprint = DataFingerprint {
+        all: loaded.fingerprint,
+        train: loaded.train_fingerprint,
+        test: loaded.test_fingerprint,
+    };
+    let LoadedRgb { train, validation, test, classes, description, .. } = loaded;
     config.classes.clone_from(&classes);
     let (change, mixture) = (config.augment.clone(), config.augment.clone());
     let data = TrainingData::new("images", train, test, MixBatcher(RgbBatcher::default()))
-        .with_fingerprint(fingerprint)
         .with_origin(&description.origin)
         .augmented_by(move |image, rng| change.rgb(image, rng));
     // With mixup or cutmix, each image to learn from is mixed with another one.
@@ -99,7 +104,7 @@ fn read_images(config: &mut ImagesConfig, only_test: bool) -> Result<TaskData<Rg
         false => data,
     };
     // A folder with train, val and test has images to validate on; of any other, training images are held out.
-    let data = TrainingData { validation, test_fingerprint, ..data };
+    let data = TrainingData { validation, fingerprint, ..data };
     // The first line of a training says where the images are, how many, and which files were left out.
     Ok(TaskData { description: description.to_string(), class_names: classes, data })
 }
@@ -161,8 +166,8 @@ impl Task for ImageFolders {
 #[derive(Serialize)]
 struct Prediction {
     class: String,
-    /// Of all classes, in the order of `classes` in the run's `config.toml`.
-    probabilities: Vec<f32>,
+    /// Of all classes, by their names.
+    probabilities: BTreeMap<String, f32>,
 }
 
 impl Predict for ImageFolders {
@@ -181,7 +186,7 @@ impl Predict for ImageFolders {
         let predictions = probabilities.chunks_exact(classes).zip(class.iter::<i64>());
         let predictions = predictions.map(|(probabilities, class)| Prediction {
             class: config.classes[class as usize].clone(),
-            probabilities: probabilities.to_vec(),
+            probabilities: config.classes.iter().cloned().zip(probabilities.iter().copied()).collect(),
         });
         Ok(predictions.collect())
     }

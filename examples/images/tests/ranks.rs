@@ -75,5 +75,5 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
     let new = moved.join("test/lying");
     let predicted = told(&["predict", run, "--input", new.to_str().expect("a path in UTF-8")]);
     assert_eq!(predicted.lines().count(), 20, "{predicted}");
-    assert!(predicted.lines().all(|line| line.contains("\"class\":") && line.contains("\"probabilities\":[")));
+    assert!(predicted.lines().all(|line| line.contains("\"class\":") && line.contains("\"probabilities\":{")));
 }

@@ -1,7 +1,7 @@
 //! A stand-in for the memory of GPUs, for tests: tensors of the CPU, lent to the stand-in for NCCL.
 //!
 //! [`FakeMemory`] is a rank's memory. As on a GPU, a flat buffer is written and read by kernels on a
-//! stream of their own, which the group has to order: a buffer that is read too early holds other numbers.
+//! stream of their own, which the backend has to order: a buffer that is read too early holds other numbers.
 //! [`abilities`] and [`on_cluster`] are for connectors of ranks with such memory.
 
 use std::fmt;
@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
-use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, NcclExchange, Waits};
+use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, Waits};
 use everburn_nccl::DeviceBuffer;
 use everburn_nccl_fake::{ComputeStream, FakeCluster, Number};
 
@@ -162,9 +161,6 @@ pub fn on_cluster(
     waits: Waits,
 ) -> Connector {
     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-    let cluster = cluster.clone();
-    connector.with_exchange(move |group: &ProcessGroup| {
-        let connected = cluster.connect(rank, group)?;
-        Ok(NcclExchange::new(connected, memory.clone(), waits))
-    })
+    let gpu = cluster.gpu(rank);
+    connector.with_nccl(move || Ok(gpu.clone()), memory, waits)
 }

@@ -17,13 +17,6 @@ use crate::stream::PATIENCE;
 
 type Id = [u8; UniqueId::BYTES];
 
-/// Which exchange of a world: the collective of this number, or this message between two ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Key {
-    Collective(u64),
-    Message { from: usize, to: usize, number: u64 },
-}
-
 /// What the ranks have given, and how many have taken.
 #[derive(Default)]
 struct Exchange {
@@ -34,7 +27,8 @@ struct Exchange {
 #[derive(Default)]
 struct World {
     joined: usize,
-    exchanges: HashMap<Key, Exchange>,
+    /// By their numbers.
+    exchanges: HashMap<u64, Exchange>,
 }
 
 pub(super) struct Communicator {
@@ -42,7 +36,6 @@ pub(super) struct Communicator {
     pub(super) rank: usize,
     world_size: usize,
     collectives: u64,
-    messages: HashMap<(usize, usize), u64>,
     aborted: bool,
     /// What NCCL has found.
     pub(super) found: Option<Status>,
@@ -91,7 +84,6 @@ impl Fabric {
             rank,
             world_size,
             collectives: 0,
-            messages: HashMap::new(),
             aborted: false,
             found: None,
         };
@@ -115,29 +107,18 @@ impl Fabric {
         }
     }
 
-    /// Which exchange `operation` takes part in.
-    pub(super) fn key(&self, handle: usize, operation: &Operation) -> Option<Key> {
+    /// The number of the communicator's next exchange.
+    pub(super) fn next_number(&self, handle: usize) -> Option<u64> {
         let mut state = lock(&self.state);
         let communicator = state.communicators.get_mut(&handle)?;
-        let rank = communicator.rank;
-        let (from, to) = match operation {
-            Operation::Send { peer, .. } => (rank, *peer),
-            Operation::Receive { peer, .. } => (*peer, rank),
-            _ => {
-                communicator.collectives += 1;
-                return Some(Key::Collective(communicator.collectives));
-            }
-        };
-        let number = communicator.messages.entry((from, to)).or_default();
-        *number += 1;
-        let number = *number;
-        Some(Key::Message { from, to, number })
+        communicator.collectives += 1;
+        Some(communicator.collectives)
     }
 
     /// Takes part in an exchange, and waits until it is over or the communicator is aborted.
-    pub(super) fn exchange(&self, handle: usize, key: Key, operation: &Operation) {
+    pub(super) fn exchange(&self, handle: usize, number: u64, operation: &Operation) {
         let deadline = Instant::now() + PATIENCE;
-        self.give(handle, key, operation);
+        self.give(handle, number, operation);
         self.moved.notify_all();
         let mut state = lock(&self.state);
         loop {
@@ -152,16 +133,12 @@ impl Fabric {
             let Some(world) = state.worlds.get_mut(&id) else {
                 return;
             };
-            let Some(exchange) = world.exchanges.get_mut(&key) else {
+            let Some(exchange) = world.exchanges.get_mut(&number) else {
                 return;
             };
-            if self.take(exchange, key, operation, rank, world_size) {
-                let takers = match key {
-                    Key::Collective(_) => world_size,
-                    Key::Message { .. } => 2,
-                };
-                if exchange.taken == takers {
-                    world.exchanges.remove(&key);
+            if self.take(exchange, operation, rank, world_size) {
+                if exchange.taken == world_size {
+                    world.exchanges.remove(&number);
                 }
                 self.moved.notify_all();
                 return;
@@ -174,16 +151,12 @@ impl Fabric {
         }
     }
 
-    fn give(&self, handle: usize, key: Key, operation: &Operation) {
-        let bytes = match operation {
-            Operation::Receive { .. } => None,
-            Operation::ReduceScatter { send, .. } | Operation::AllGather { send, .. } => {
-                Some(self.memory.read(send.bytes()))
-            }
-            Operation::AllReduce { buffer, .. }
-            | Operation::Broadcast { buffer, .. }
-            | Operation::Send { buffer, .. } => Some(self.memory.read(buffer.bytes())),
+    fn give(&self, handle: usize, number: u64, operation: &Operation) {
+        let given = match operation {
+            Operation::ReduceScatter { send, .. } | Operation::AllGather { send, .. } => send,
+            Operation::AllReduce { buffer, .. } => buffer,
         };
+        let bytes = self.memory.read(given.bytes());
         let mut state = lock(&self.state);
         let Some(communicator) = state.communicators.get(&handle) else {
             return;
@@ -194,43 +167,19 @@ impl Fabric {
             .entry(id)
             .or_default()
             .exchanges
-            .entry(key)
+            .entry(number)
             .or_default();
-        if let Some(bytes) = bytes {
-            exchange.parts.insert(rank, (operation.to_string(), bytes));
-        }
+        exchange.parts.insert(rank, (operation.to_string(), bytes));
     }
 
     /// Writes the result of an exchange, if all that it needs has come.
     fn take(
         &self,
         exchange: &mut Exchange,
-        key: Key,
         operation: &Operation,
         rank: usize,
         world_size: usize,
     ) -> bool {
-        if let Key::Message { from, .. } = key {
-            return match operation {
-                Operation::Receive { buffer, .. } => {
-                    let Some((_, bytes)) = exchange.parts.get(&from) else {
-                        return false;
-                    };
-                    if bytes.len() as u64 != buffer.bytes().end - buffer.bytes().start {
-                        return false;
-                    }
-                    self.memory.write(buffer.pointer(), bytes);
-                    exchange.taken += 1;
-                    true
-                }
-                // A message is sent when it has been received.
-                _ if exchange.taken == 0 => false,
-                _ => {
-                    exchange.taken += 1;
-                    true
-                }
-            };
-        }
         let call = operation.to_string();
         let alike = (0..world_size).all(|other| {
             exchange
@@ -281,7 +230,5 @@ fn result<'a>(
             (receive, whole[rank * part..(rank + 1) * part].to_vec())
         }
         Operation::AllGather { receive, .. } => (receive, parts.concat()),
-        Operation::Broadcast { buffer, root } => (buffer, parts[*root].clone()),
-        Operation::Send { buffer, .. } | Operation::Receive { buffer, .. } => (buffer, Vec::new()),
     }
 }

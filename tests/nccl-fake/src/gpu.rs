@@ -1,4 +1,4 @@
-//! One rank's NCCL and GPU, as a group calls them.
+//! One rank's NCCL and GPU, as a backend calls them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -55,6 +55,10 @@ impl FakeGpu {
         lock(&self.faults).iter().find_map(wanted)
     }
 
+    fn has(&self, fault: &Fault) -> bool {
+        lock(&self.faults).contains(fault)
+    }
+
     fn handle(&self) -> usize {
         self.handles.fetch_add(1, Ordering::Relaxed)
     }
@@ -91,20 +95,17 @@ impl FakeGpu {
 
     /// Puts `operation` on its stream.
     fn launch(&self, communicator: usize, operation: Operation, stream: usize) -> Status {
-        let key = self.fabric.key(communicator, &operation);
-        let (Some(key), Ok(stream)) = (key, self.stream_of(stream)) else {
+        let number = self.fabric.next_number(communicator);
+        let (Some(number), Ok(stream)) = (number, self.stream_of(stream)) else {
             return Status::InvalidArgument;
         };
         let fabric = self.fabric.clone();
-        stream.give(move || fabric.exchange(communicator, key, &operation));
+        stream.give(move || fabric.exchange(communicator, number, &operation));
         Status::Success
     }
 
     fn begin(&self, communicator: usize, operation: Operation, stream: usize) -> Status {
-        if self
-            .fault(|fault| (*fault == Fault::EnqueueHangs).then_some(()))
-            .is_some()
-        {
+        if self.has(&Fault::EnqueueHangs) {
             return self.hang();
         }
         if let Some(status) = self.fault(|fault| match fault {
@@ -213,10 +214,9 @@ impl NcclApi for FakeGpu {
         if let Some(status) = refused {
             return (None, status);
         }
-        let hangs = self.fault(|fault| (*fault == Fault::InitHangs).then_some(()));
         let handle = self.handle();
-        self.fabric
-            .init(handle, id, rank, world_size, hangs.is_none());
+        let joins = !self.has(&Fault::InitHangs);
+        self.fabric.init(handle, id, rank, world_size, joins);
         (Some(Communicator::new(handle)), Status::InProgress)
     }
 
@@ -236,10 +236,7 @@ impl NcclApi for FakeGpu {
     }
 
     fn finalize(&self, communicator: &Communicator) -> Status {
-        if self
-            .fault(|fault| (*fault == Fault::FinalizeHangs).then_some(()))
-            .is_some()
-        {
+        if self.has(&Fault::FinalizeHangs) {
             let mut state = lock(&self.fabric.state);
             if let Some(communicator) = state.communicators.get_mut(&communicator.handle()) {
                 communicator.found = Some(Status::InProgress);
@@ -257,10 +254,7 @@ impl NcclApi for FakeGpu {
     }
 
     fn abort(&self, communicator: Communicator) -> Status {
-        if self
-            .fault(|fault| (*fault == Fault::AbortHangs).then_some(()))
-            .is_some()
-        {
+        if self.has(&Fault::AbortHangs) {
             return self.hang();
         }
         self.fabric.abort(communicator.handle());
@@ -296,10 +290,7 @@ impl NcclApi for FakeGpu {
     }
 
     fn record(&self, event: &Event, stream: &Stream) -> Result<(), LibraryError> {
-        if self
-            .fault(|fault| (*fault == Fault::RecordFails).then_some(()))
-            .is_some()
-        {
+        if self.has(&Fault::RecordFails) {
             return Err(failed("cuEventRecord", 700));
         }
         let (stream, event) = (self.stream_of(stream.handle())?, self.event_of(event)?);
@@ -315,18 +306,14 @@ impl NcclApi for FakeGpu {
     }
 
     fn query(&self, event: &Event) -> Result<bool, LibraryError> {
-        if self
-            .fault(|fault| (*fault == Fault::GpuFails).then_some(()))
-            .is_some()
-        {
+        if self.has(&Fault::GpuFails) {
             return Err(failed("cuEventQuery", 700));
         }
         Ok(self.event_of(event)?.is_over())
     }
 
     fn orders_all(&self) -> bool {
-        self.fault(|fault| (*fault == Fault::OldDriver).then_some(()))
-            .is_none()
+        !self.has(&Fault::OldDriver)
     }
 
     fn record_all(&self, event: &Event) -> Result<(), LibraryError> {

@@ -1,7 +1,7 @@
 //! A stand-in for NCCL and GPUs, on threads of one process, for tests: memory that is the host's, streams
 //! and events that are asynchronous, collectives that really reduce and copy, and faults on request.
 //!
-//! [`FakeCluster`] is the machine room: it connects ranks to real [`NcclGroup`]s over its own
+//! [`FakeCluster`] is the machine room: it connects process groups by the real [`NcclBackend`] over its own
 //! [`NcclApi`]. [`Fault`] is what can be made to go wrong. Like NCCL, the stand-in waits for ever for a
 //! rank that does not come, and does not compare what ranks call.
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_nccl::api::NcclApi;
-use everburn_nccl::{DeviceBuffer, NcclGroup, Status};
+use everburn_nccl::{DeviceBuffer, NcclBackend, Status};
 use everburn_record::sync::lock;
 
 use self::exchange::Fabric;
@@ -37,9 +37,9 @@ const GENEROUS: Duration = Duration::from_secs(60);
 /// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(4);
-/// let sums = cluster.on_all_ranks(|group, rank| {
+/// let sums = cluster.on_all_ranks(|nccl, rank| {
 ///     let numbers = cluster.allocate(rank, &[rank as i32]);
-///     group.all_reduce(&numbers, ReduceOp::Sum)?.wait()?;
+///     nccl.all_reduce(&numbers, ReduceOp::Sum)?.wait()?;
 ///     Ok::<_, CollectiveError>(cluster.read::<i32>(&numbers))
 /// });
 /// assert!(sums.into_iter().all(|sum| sum.unwrap() == [6]));
@@ -49,7 +49,7 @@ pub struct FakeCluster {
     fabric: Arc<Fabric>,
 }
 
-/// A stream on which a rank computes, beside that of its group.
+/// A stream on which a rank computes, beside that of its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComputeStream(usize);
 
@@ -78,21 +78,30 @@ impl FakeCluster {
         ProcessGroup::over_threads(self.gpus.len(), options)
     }
 
+    /// NCCL on the GPU of `rank`.
+    #[must_use]
+    pub fn gpu(&self, rank: usize) -> Arc<dyn NcclApi> {
+        self.gpus[rank].clone()
+    }
+
     /// Connects `rank` of the cluster with the others of `group`.
     ///
     /// # Errors
-    /// As [`NcclGroup::connect`].
-    pub fn connect(&self, rank: usize, group: &ProcessGroup) -> Result<NcclGroup, CollectiveError> {
-        let gpu: Arc<dyn NcclApi> = self.gpus[rank].clone();
-        NcclGroup::connect_with(gpu, group)
+    /// As [`NcclBackend::connect`].
+    pub fn connect(
+        &self,
+        rank: usize,
+        group: &ProcessGroup,
+    ) -> Result<Arc<NcclBackend>, CollectiveError> {
+        NcclBackend::connect(Ok(self.gpu(rank)), group)
     }
 
-    /// The group of a cluster of one rank.
+    /// The backend of a cluster of one rank.
     ///
     /// # Panics
     /// When the cluster has more ranks, or a fault keeps it from connecting.
     #[must_use]
-    pub fn alone(&self) -> NcclGroup {
+    pub fn alone(&self) -> Arc<NcclBackend> {
         self.alone_within(GENEROUS)
     }
 
@@ -101,7 +110,7 @@ impl FakeCluster {
     /// # Panics
     /// As [`FakeCluster::alone`].
     #[must_use]
-    pub fn alone_within(&self, timeout: Duration) -> NcclGroup {
+    pub fn alone_within(&self, timeout: Duration) -> Arc<NcclBackend> {
         assert_eq!(self.gpus.len(), 1, "the others would be waited for");
         let group = self.process_groups(timeout).remove(0);
         self.connect(0, &group)
@@ -113,7 +122,10 @@ impl FakeCluster {
     ///
     /// # Panics
     /// When a rank does not connect, or `body` panics.
-    pub fn on_all_ranks<R: Send>(&self, body: impl Fn(NcclGroup, usize) -> R + Sync) -> Vec<R> {
+    pub fn on_all_ranks<R: Send>(
+        &self,
+        body: impl Fn(Arc<NcclBackend>, usize) -> R + Sync,
+    ) -> Vec<R> {
         self.on_all_ranks_within(GENEROUS, body)
     }
 
@@ -124,7 +136,7 @@ impl FakeCluster {
     pub fn on_all_ranks_within<R: Send>(
         &self,
         timeout: Duration,
-        body: impl Fn(NcclGroup, usize) -> R + Sync,
+        body: impl Fn(Arc<NcclBackend>, usize) -> R + Sync,
     ) -> Vec<R> {
         let run = |group: ProcessGroup| {
             let rank = group.rank();

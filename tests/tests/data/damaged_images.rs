@@ -9,7 +9,9 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let refused = |data: &str, messages: &[&str]| {
-        train(here, data, "run").refused(messages);
+        let ended = train(here, data, "run").refused(messages);
+        let is_explained = ended.stderr.contains("--data takes the path");
+        assert_eq!(is_explained, data == "nowhere", "{ended}");
         assert!(!here.join("run").exists());
     };
     refused(

@@ -34,8 +34,10 @@ fn predictions(here: &Path, run: &str) -> Vec<f64> {
     let ended = Everburn::new(here, predict).succeed();
     let lines = ended.stdout.lines().map(|line| {
         let line: Value = serde_json::from_str(line).unwrap();
-        let numbers = line["probabilities"].as_array().unwrap().clone();
-        numbers.into_iter().map(|number| number.as_f64().unwrap())
+        let numbers = line["probabilities"].as_object().unwrap().clone();
+        numbers
+            .into_iter()
+            .map(|(_, number)| number.as_f64().unwrap())
     });
     lines.flatten().collect()
 }

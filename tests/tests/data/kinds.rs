@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::io::Cursor;
 use std::path::Path;
 
+use everburn_tests::tar::member;
 use everburn_tests::{AssertContains, Ended, Everburn, HttpServer, Run};
 use image::{Rgb, RgbImage};
 
@@ -78,20 +79,6 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     bad.failed_with(2, &["bad.csv, line 3, column `area`: `x` is not a number"]);
 }
 
-/// A member of a tar file.
-fn member(name: &str, content: &[u8]) -> Vec<u8> {
-    let mut block = vec![0; 512];
-    block[..name.len()].copy_from_slice(name.as_bytes());
-    block[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
-    block[156] = b'0';
-    block[148..156].fill(b' ');
-    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
-    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    block.extend(content);
-    block.resize(block.len().next_multiple_of(512), 0);
-    block
-}
-
 /// Stripes across and down.
 fn write_shards(folder: &Path) {
     std::fs::create_dir(folder).unwrap();
@@ -106,10 +93,8 @@ fn write_shards(folder: &Path) {
             let mut png = Cursor::new(Vec::new());
             picture.write_to(&mut png, image::ImageFormat::Png).unwrap();
             bytes.extend(member(&format!("{number:04}.png"), png.get_ref()));
-            bytes.extend(member(
-                &format!("{number:04}.cls"),
-                class.to_string().as_bytes(),
-            ));
+            let class = class.to_string();
+            bytes.extend(member(&format!("{number:04}.cls"), class.as_bytes()));
         }
         std::fs::write(folder.join(format!("stripes-{shard:03}.tar")), bytes).unwrap();
     }

@@ -101,13 +101,17 @@ fn the_batch_script_asks_for_a_bounded_number_of_turns_and_knows_the_end_of_its_
 
 #[test]
 fn a_signal_to_the_batch_shell_is_passed_on_to_srun_and_waited_for() {
-    let folder = tempfile::tempdir().unwrap();
     let stopped = report("\"on request by SIGUSR1 after step 7\"", 1);
-    let step = format!(
-        "stop() {{ {stopped}; exit 0; }}; trap stop USR1; kill -USR1 $PPID; while :; do sleep 0.02; done"
-    );
-    let turn = turn_of_a_batch_script(TASKS, folder.path(), &step, &[]);
-    assert_eq!(turn, (0, "requeue 7\n".to_owned()));
+    // A rank that is stopped ends with 0, a launcher with the number of the signal.
+    for (script, code) in [(TASKS, 0), (LAUNCHERS, 138)] {
+        let folder = tempfile::tempdir().unwrap();
+        let step = format!(
+            "stop() {{ {stopped}; exit {code}; }}; trap stop USR1; kill -USR1 $PPID
+             for _ in {{1..3000}}; do sleep 0.02; done; exit 3"
+        );
+        let turn = turn_of_a_batch_script(script, folder.path(), &step, &[]);
+        assert_eq!(turn, (0, "requeue 7\n".to_owned()), "{script}");
+    }
 }
 
 #[test]
@@ -126,7 +130,10 @@ fn the_batch_script_of_launchers_decides_by_the_report_and_not_by_143() {
     // The report is that of the turn before.
     assert_eq!(turn("exit 143"), (143, false));
     let end = ("SLURM_JOB_END_TIME", "1");
-    assert_eq!(turn_with("exit 143", &[end]), (0, true));
+    for code in [75, 138, 143] {
+        assert_eq!(turn_with(&format!("exit {code}"), &[end]), (0, true));
+    }
+    assert_eq!(turn_with("exit 138", &[]), (138, false));
     assert_eq!(turn_with("exit 2", &[end]), (2, false));
     let last = ("SLURM_RESTART_COUNT", "19");
     assert_eq!(turn_with("exit 143", &[end, last]), (1, false));

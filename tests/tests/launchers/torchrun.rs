@@ -40,14 +40,15 @@ fn flags_that_start_ranks_are_refused_in_torchruns_with_what_works() {
     let folder = tempfile::tempdir().unwrap();
     let machines = ["--nodes", "2", "--node-rank", "0"];
     for (world_size, flags) in [("2", &["--ranks", "2"][..]), ("1", &machines[..])] {
-        let command = three_steps(folder.path()).args(flags.iter().copied());
-        let command = command
-            .envs(ALONE)
-            .env("WORLD_SIZE", world_size)
-            .env("MASTER_PORT", "29500")
-            .env("TORCHELASTIC_RUN_ID", "x")
-            .env("EVERBURN_OPEN_STORE", "1");
-        let ended = command.env("EVERBURN_LAUNCHER", "none").run();
+        let command = three_steps(folder.path()).args(flags).envs(ALONE);
+        let more = [
+            ("WORLD_SIZE", world_size),
+            ("MASTER_PORT", "29500"),
+            ("TORCHELASTIC_RUN_ID", "x"),
+            ("EVERBURN_OPEN_STORE", "1"),
+            ("EVERBURN_LAUNCHER", "none"),
+        ];
+        let ended = command.envs(more).run();
         let help =
             "leave --ranks and the flags of machines out, for torchrun has started the ranks";
         let named = match flags {

@@ -111,7 +111,7 @@ impl Installed {
         for (line, expected) in [
             ("--version", concat!("everburn ", env!("CARGO_PKG_VERSION"))),
             ("devices", "flex"),
-            ("doctor --ranks 2", "0 in the way"),
+            ("doctor --ranks 2", "0 failed"),
             (&train, "recorded in runs/a"),
             ("eval runs/a", "accuracy"),
             (&verify, "to the bit"),

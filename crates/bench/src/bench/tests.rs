@@ -31,8 +31,8 @@ fn folders_of_killed_runs_go() {
         folder
     };
     let ours = make(&Owner::this_process().unwrap().name("x"));
-    let foreign = make("everburn-bench-of-mine");
-    let left = make("everburn-bench-4294967295-1-x");
+    let foreign = make("everburn-process-of-mine");
+    let left = make("everburn-process-4294967295-1-x");
     remove_leftovers(parent.path());
     assert!(ours.exists() && foreign.exists() && !left.exists());
 }

@@ -27,11 +27,7 @@ fn measured(ranks: usize, transport: &str, bytes: u64) -> CollectiveMeasurement 
 }
 
 fn found(peer: Peer) -> FoundPeer {
-    FoundPeer {
-        peer,
-        program: "p".into(),
-        version: "MPI 2".into(),
-    }
+    FoundPeer::of_tests(peer, "MPI 2")
 }
 
 #[test]

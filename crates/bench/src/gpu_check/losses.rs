@@ -61,8 +61,8 @@ impl Visitor for Losses {
         O: Objective<Input: Activation, Output: Activation>,
         I: Send + Sync + Clone + 'static,
     {
-        let folder = std::env::temp_dir().join(format!("everburn-losses-{}", std::process::id()));
-        let run = RunDirectory::create(&folder)?;
+        let folder = tempfile::tempdir()?;
+        let run = RunDirectory::create(folder.path())?;
         let config = TrainingConfig {
             // A text may have fewer samples than the steps read.
             epochs: self.steps,
@@ -91,10 +91,8 @@ impl Visitor for Losses {
             None => model,
         };
         let trained = trainer.fit(Supervised::<M, O>::of_blocks(model), &data);
-        let losses = trained.map_err(Failure::from).and_then(|_| read(&folder));
-        // What is left in a temporary folder harms nobody.
-        let _ = std::fs::remove_dir_all(&folder);
-        losses
+        trained.map(drop)?;
+        read(folder.path())
     }
 }
 

@@ -116,7 +116,11 @@ fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
     };
     let connector = Connector::new(GradientBackend::Nccl, abilities);
     #[cfg(feature = "cuda")]
-    let connector = connector.with_nccl(&library, number, Arc::new(CubeMemory), Waits::Device);
+    let connector = connector.with_nccl(
+        move || library.on_gpu(number),
+        Arc::new(CubeMemory),
+        Waits::Device,
+    );
     let exchange = connector.connect(&group)?;
     exchange.ok_or_else(|| Failure::new("NCCL was asked for and not chosen"))
 }

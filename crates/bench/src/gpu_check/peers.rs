@@ -11,14 +11,16 @@ use serde::Deserialize;
 use super::child;
 use super::record::{Record, Side, SideThroughput, State};
 use super::{GpuCheckArguments, Section};
+use crate::kernels::networks::Network;
 
-/// The program and the nets that it trains, which the machine does not have beside this binary.
-const FILES: [(&str, &str); 2] = [
+/// The program and what it imports, which the machine does not have beside this binary.
+const FILES: [(&str, &str); 3] = [
     ("pytorch_gpu.py", include_str!("../../peers/pytorch_gpu.py")),
     (
         "pytorch_models.py",
         include_str!("../../peers/pytorch_models.py"),
     ),
+    ("training.py", include_str!("../../peers/training.py")),
 ];
 
 /// A line of it.
@@ -54,23 +56,20 @@ pub(super) fn run(
         return unreached(record, state, &why);
     }
     let limit = limit.saturating_sub(start.elapsed());
-    let folder = std::env::temp_dir().join(format!("everburn-peers-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
+    let folder = tempfile::tempdir()?;
     for (name, text) in FILES {
-        std::fs::write(folder.join(name), text)?;
+        std::fs::write(folder.path().join(name), text)?;
     }
     let mut trouble = None;
     let ended = {
         let log = record.log();
-        let command = command(python, &folder, arguments, limit);
+        let command = command(python, folder.path(), arguments, limit);
         child::run(children, command, limit, &log, |line| {
             if let Err(error) = take(line, record) {
                 trouble = Some(error);
             }
         })
     };
-    // What is left in a temporary folder harms nobody.
-    let _ = std::fs::remove_dir_all(&folder);
     if let Some(error) = trouble {
         return Err(error);
     }
@@ -90,6 +89,9 @@ fn command(python: &str, folder: &Path, arguments: &GpuCheckArguments, limit: Du
         .args(["--device", &arguments.device])
         .args(["--seconds", &limit.as_secs().to_string()])
         .env("PYTHONUNBUFFERED", "1");
+    if let Some(network) = Network::named("mnist") {
+        command.args(["--layers", &network.description()]);
+    }
     if arguments.quick {
         command.arg("--quick");
     }
@@ -170,4 +172,24 @@ fn unreached(record: &mut Record, state: State, why: &str) -> std::io::Result<()
     }
     say!("{:?}: {}", Section::Peers, why);
     record.write()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FILES;
+    use crate::peers::script;
+
+    #[test]
+    fn the_program_finds_what_it_imports() {
+        for (importing, text) in FILES {
+            let imports = text.lines().filter_map(|line| line.strip_prefix("from "));
+            let modules = imports.filter_map(|line| line.split(' ').next());
+            for module in modules.filter(|module| script(&format!("{module}.py")).exists()) {
+                let is_there = FILES
+                    .iter()
+                    .any(|(name, _)| *name == format!("{module}.py"));
+                assert!(is_there, "{module} of {importing}");
+            }
+        }
+    }
 }

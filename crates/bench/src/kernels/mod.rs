@@ -133,7 +133,7 @@ fn measure(
     options: &KernelsBench,
 ) -> Result<(), Failure> {
     let groups: Vec<_> = results.groups().map(<[_]>::len).collect();
-    for round in 1..=options.repeats {
+    for round in 1..=options.rounds {
         let mut rows = results.rows.as_mut_slice();
         for &length in &groups {
             let (group, rest) = rows.split_at_mut(length);
@@ -143,7 +143,7 @@ fn measure(
                     team.measure(measured, index, round, options)?;
                 }
                 let progress = progress(group, index, &team.ours.name);
-                eprintln!("[round {round}/{}] {progress}", options.repeats);
+                eprintln!("[round {round}/{}] {progress}", options.rounds);
             }
         }
     }
@@ -168,7 +168,7 @@ fn progress(group: &[BenchmarkRow], index: usize, side: &str) -> String {
 
 /// What one has to know to judge the tables.
 fn notes(options: &KernelsBench, peers: &[FoundPeer]) -> String {
-    let rounds = cells::rounds(options.repeats);
+    let rounds = cells::rounds(options.rounds);
     let milliseconds = options.milliseconds;
     let mut notes = vec![
         format!(
@@ -222,16 +222,12 @@ mod tests {
     }
 
     fn options() -> KernelsBench {
-        let line = "--models mnist --rows relu --milliseconds 7 --repeats 3";
+        let line = "--models mnist --rows relu --milliseconds 7 --rounds 3";
         KernelsBench::parse_from(["bench kernels"].into_iter().chain(line.split(' ')))
     }
 
     fn found(peer: Peer) -> FoundPeer {
-        FoundPeer {
-            peer,
-            program: "python3".into(),
-            version: "2".into(),
-        }
+        FoundPeer::of_tests(peer, "2")
     }
 
     fn measured(

@@ -5,6 +5,7 @@ use everburn_models::mnist::MnistConfig;
 use everburn_models::mnist_bn::MnistBnConfig;
 use everburn_models::resnet50::{EXPANSION, ResNet50Config};
 use serde::Serialize;
+use serde_json::json;
 
 use super::layer::{Layer, Pass};
 
@@ -77,10 +78,15 @@ impl Network {
     }
 
     /// Each distinct layer once, in the order of the network.
-    pub(crate) fn layers(&self) -> Vec<Used> {
+    pub(super) fn layers(&self) -> Vec<Used> {
         let mut layers = Layers(Vec::new());
         (self.layers)(&mut layers);
         layers.0
+    }
+
+    /// The layers as JSON: peers make their nets of it.
+    pub(crate) fn description(&self) -> String {
+        json!(self.layers()).to_string()
     }
 
     /// How many numbers are trained; of a text model, with this vocabulary.

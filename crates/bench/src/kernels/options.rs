@@ -41,7 +41,7 @@ pub(crate) struct KernelsBench {
 
     /// How many rounds.
     #[arg(long, default_value_t = 3, value_parser = at_least_1)]
-    pub(super) repeats: usize,
+    pub(super) rounds: usize,
 
     /// How long each side repeats a row in a round, in milliseconds, after a warm-up; what takes
     /// longer runs once.

@@ -234,7 +234,7 @@ impl KernelResults {
                         "pass": row.pass,
                         "count": row.count,
                         "threads": threads,
-                        "repeats": series.ours.len(),
+                        "rounds": series.ours.len(),
                         "microseconds": Spread::of(&series.ours),
                         "peers": peers.collect::<Vec<_>>(),
                         "ratio": series.to_fastest(),

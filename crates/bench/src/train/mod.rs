@@ -60,14 +60,11 @@ impl Bench for TrainBench {
             };
             all.push(CaseMeasurement::new(case, steps, &setup.peers));
         }
-        for round in 1..=self.repeats {
+        for round in 1..=self.rounds {
             for measured in &mut all {
                 runs.add_round(round, measured)?;
-                let (case, repeats) = (&measured.case, self.repeats);
-                eprintln!(
-                    "[round {round}/{repeats}] {case}: {}",
-                    measured.last_round()
-                );
+                let (case, rounds) = (&measured.case, self.rounds);
+                eprintln!("[round {round}/{rounds}] {case}: {}", measured.last_round());
             }
         }
         Ok(all)
@@ -94,22 +91,39 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// Ours, which finds the data, then the peers, forwards and backwards in turn.
+    /// All sides once: ours, which finds the data, then the peers; backwards in every other round.
     fn add_round(&self, round: usize, measured: &mut CaseMeasurement) -> Result<(), Failure> {
-        let (case, steps) = (&measured.case, measured.steps);
-        let report = self.ours(case, steps)?;
+        let backwards = round.is_multiple_of(2);
+        if !backwards {
+            self.add_ours(measured)?;
+        }
+        self.add_peers(backwards, measured)?;
+        if backwards {
+            self.add_ours(measured)?;
+        }
+        Ok(())
+    }
+
+    fn add_ours(&self, measured: &mut CaseMeasurement) -> Result<(), Failure> {
+        let report = self.ours(&measured.case, measured.steps)?;
         measured.ours.push(report.samples_per_second);
-        let path = report.data_path();
+        measured.data_path = report.data_path();
+        measured.dataset = report.dataset;
+        Ok(())
+    }
+
+    fn add_peers(&self, backwards: bool, measured: &mut CaseMeasurement) -> Result<(), Failure> {
+        let (case, steps) = (&measured.case, measured.steps);
+        let path = measured.data_path.as_deref();
         let mut peers: Vec<&mut PeerMeasurement> = measured.peers.iter_mut().collect();
-        if round.is_multiple_of(2) {
+        if backwards {
             peers.reverse();
         }
         for peer in peers.into_iter().filter(|_| theirs::trains(&case.model)) {
-            let rate = self.theirs(&peer.found, case, steps, path.as_deref())?;
+            let rate = self.theirs(&peer.found, case, steps, path)?;
             peer.rates.push(rate);
-            peer.data = Some(theirs::kind_of_data(path.as_deref()).to_owned());
+            peer.data = Some(theirs::kind_of_data(path).to_owned());
         }
-        measured.dataset = report.dataset;
         Ok(())
     }
 
@@ -149,7 +163,7 @@ fn steps_for(seconds: f64, samples_per_second: f64, batch: usize) -> usize {
 fn notes(measured: &[CaseMeasurement], options: &TrainBench, peers: &[FoundPeer]) -> String {
     let mut datasets: Vec<_> = measured.iter().map(|case| case.dataset.as_str()).collect();
     datasets.dedup();
-    let rounds = cells::rounds(options.repeats);
+    let rounds = cells::rounds(options.rounds);
     let mut notes = vec![
         format!("data:    {}", datasets.join(", ")),
         format!("method:  Adam (gpt-nano: AdamW); {rounds}; batch over all ranks, threads of each rank;"),
@@ -206,12 +220,8 @@ mod tests {
 
     #[test]
     fn the_notes_name_data_and_peers() {
-        let found = |peer, version: &str| FoundPeer {
-            peer,
-            program: "python3".into(),
-            version: version.into(),
-        };
-        let peers = [found(Peer::Pytorch, "2"), found(Peer::Jax, "0.9")];
+        let peers = [(Peer::Pytorch, "2"), (Peer::Jax, "0.9")]
+            .map(|(peer, version)| FoundPeer::of_tests(peer, version));
         let measured = |model: &str, data: [Option<&str>; 2]| {
             let case = Case {
                 model: model.into(),

@@ -51,7 +51,7 @@ pub(crate) struct TrainBench {
 
     /// How many rounds.
     #[arg(long, default_value_t = 3, value_parser = at_least_1)]
-    pub(super) repeats: usize,
+    pub(super) rounds: usize,
 
     /// auto, mnist, fashion-mnist or synthetic; tinyshakespeare or embedded for text models.
     #[arg(long, value_name = "NAME", default_value = "auto")]

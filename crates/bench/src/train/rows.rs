@@ -1,5 +1,7 @@
 //! What `bench train` found: as a table and as JSON.
 
+use std::path::PathBuf;
+
 use everburn_record::statistics::{Spread, median_ratio};
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
@@ -19,6 +21,8 @@ pub(crate) struct CaseMeasurement {
     pub(super) peers: Vec<PeerMeasurement>,
     /// The data set of our runs.
     pub(super) dataset: String,
+    /// Where its files are, if it has some.
+    pub(super) data_path: Option<PathBuf>,
 }
 
 /// What a peer makes of the case.
@@ -45,6 +49,7 @@ impl CaseMeasurement {
             ours: Vec::new(),
             peers: peers.iter().map(nothing).collect(),
             dataset: String::new(),
+            data_path: None,
         }
     }
 
@@ -184,7 +189,7 @@ pub(super) fn to_json(all: &[CaseMeasurement], machine: &Value) -> Value {
             "threads": case.threads,
             "batch": case.batch,
             "steps": steps,
-            "repeats": row.measured.ours.len(),
+            "rounds": row.measured.ours.len(),
             "samples_per_second": row.ours.median,
             "min": row.ours.min,
             "max": row.ours.max,
@@ -207,11 +212,7 @@ mod tests {
 
     fn peer(peer: Peer, rates: &[f64]) -> PeerMeasurement {
         PeerMeasurement {
-            found: FoundPeer {
-                peer,
-                program: "python3".into(),
-                version: "2".into(),
-            },
+            found: FoundPeer::of_tests(peer, "2"),
             rates: rates.to_vec(),
             data: (!rates.is_empty()).then(|| "random".into()),
         }

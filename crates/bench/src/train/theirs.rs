@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use everburn::launch::keep_freed_memory;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::options::Case;
 use crate::failure::Failure;
@@ -52,12 +52,8 @@ pub(super) fn command(
     ] {
         command.arg(flag).arg(number.to_string());
     }
-    if found.peer == Peer::Jax
-        && let Some(network) = Network::named(&case.model)
-    {
-        command
-            .arg("--layers")
-            .arg(json!(network.layers()).to_string());
+    if let Some(network) = Network::named(&case.model) {
+        command.args(["--layers", &network.description()]);
     }
     if let Some(path) = path {
         command.arg("--data").arg(path);
@@ -179,21 +175,15 @@ mod tests {
             let text = std::fs::read_to_string(script(script_of(peer))).unwrap();
             text.assert_contains(["MODELS[options.model]"]);
         }
-        for file in ["training.py", "pytorch_train.py"] {
-            let text = std::fs::read_to_string(script(file)).unwrap();
-            for model in MODELS {
-                assert!(text.contains(&format!("\"{model}\":")), "{model} in {file}");
-            }
+        let text = std::fs::read_to_string(script("training.py")).unwrap();
+        for model in MODELS {
+            assert!(text.contains(&format!("\"{model}\":")), "{model}");
         }
     }
 
     #[test]
     fn a_peer_keeps_what_it_frees_as_we_do() {
-        let found = FoundPeer {
-            peer: Peer::Pytorch,
-            program: "python3".into(),
-            version: "2".into(),
-        };
+        let found = FoundPeer::of_tests(Peer::Pytorch, "2");
         let theirs = command(&found, &case(), 50, None);
         let set: Vec<_> = theirs.get_envs().collect();
         let mut ours = Command::new("p");
@@ -202,40 +192,34 @@ mod tests {
     }
 
     #[test]
-    fn jax_makes_its_nets_of_the_layers_that_all_others_have() {
-        let text = std::fs::read_to_string(script("jax_models.py")).unwrap();
-        let found = |peer| FoundPeer {
-            peer,
-            program: "python3".into(),
-            version: "1".into(),
-        };
+    fn peers_make_their_nets_from_our_layers() {
+        let read = |file: &str| std::fs::read_to_string(script(file)).unwrap();
+        let scripts = ["pytorch_models.py", "jax_models.py"].map(read);
+        let found = FoundPeer::of_tests(Peer::Jax, "1");
         for model in MODELS {
             let case = Case {
                 model: model.into(),
                 ..case()
             };
-            let layers = |peer| {
-                let command = command(&found(peer), &case, 50, None);
-                let words: Vec<_> = command
-                    .get_args()
-                    .filter_map(|word| word.to_str())
-                    .collect();
-                let at = words.iter().position(|word| *word == "--layers")?;
-                Some(serde_json::from_str::<Value>(words[at + 1]).unwrap())
-            };
-            assert_eq!(layers(Peer::Compile), None);
-            let layers = layers(Peer::Jax).unwrap();
-            let layers = layers.as_array().unwrap();
-            assert!(layers.len() > 5, "{model}");
+            let command = command(&found, &case, 50, None);
+            let words: Vec<_> = command
+                .get_args()
+                .filter_map(|word| word.to_str())
+                .collect();
+            let at = words.iter().position(|word| *word == "--layers").unwrap();
+            let layers: Vec<Value> = serde_json::from_str(words[at + 1]).unwrap();
+            let (loss, row) = layers.split_last().unwrap();
+            assert_eq!(loss["layer"]["kind"], "cross-entropy", "{model}");
             // A decoder takes its sizes from some of its layers, images pass through each of them.
-            for used in layers.iter().filter(|_| case.tokens().is_none()) {
+            for used in row.iter().filter(|_| case.tokens().is_none()) {
                 assert_eq!(used["count"], 1, "{used}");
                 let kind = used["layer"]["kind"].to_string();
-                assert!(text.contains(&kind), "{kind}");
+                for text in &scripts {
+                    assert!(text.contains(&kind), "{kind}");
+                }
             }
         }
-        for kind in ["embedding", "attention", "gelu"] {
-            assert!(text.contains(&format!("kinds[\"{kind}\"]")), "{kind}");
-        }
+        let sizes = ["embedding", "attention", "gelu"].map(|kind| format!("kinds[\"{kind}\"]"));
+        read("training.py").assert_contains(sizes);
     }
 }

@@ -25,7 +25,8 @@ use crate::missing_run;
 /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between ranks
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// The folder of a run, or the one where runs are written, of which the newest is examined
+    /// The folder of a run, or the one where runs are written, of which the newest is examined. Exits with 1 if a named run
+    /// has failed, was cut off or is not there
     #[arg(value_name = "RUN", default_value = RUNS)]
     run: PathBuf,
 
@@ -66,8 +67,8 @@ impl DoctorArguments {
     }
 }
 
-/// Prints the report, the problems last. Fails only where training on the CPU could not work, or where
-/// ranks found something wrong.
+/// Prints the report, the problems last. Fails only where training on the CPU could not work, where a run that was named has
+/// failed, or where ranks found something wrong.
 pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     let mut of_run = newest_run::findings(&options.run);
     of_run.extend(absent(&options.run));
@@ -102,7 +103,7 @@ fn absent(run: &Path) -> Option<Finding> {
     let is_absent = run != Path::new(RUNS) && !run.exists();
     is_absent.then(|| {
         let found = format!("there is no {}", run.display());
-        Finding::warn("run", found, missing_run::help(run))
+        Finding::fail("run", found, missing_run::help(run))
     })
 }
 
@@ -116,7 +117,7 @@ fn conclude(findings: &[Finding], problems: &[Problem]) -> ExitCode {
     };
     let (warnings, failures) = (count(Verdict::Warn), count(Verdict::Fail));
     say!(
-        "\n{} checked, {warnings} to look at, {} in the way",
+        "\n{} checked, {warnings} to look at, {} failed",
         findings.len(),
         failures + problems.len()
     );
@@ -155,9 +156,10 @@ mod tests {
         let line = absent(&folder.path().join("mnist-1a")).unwrap().to_string();
         let meant = format!("did you mean `{}`?", run.display());
         assert!(
-            line.contains("there is no ") && line.ends_with(&meant),
+            line.starts_with("FAIL  run ") && line.contains("there is no "),
             "{line}"
         );
+        assert!(line.ends_with(&meant), "{line}");
     }
 
     #[test]

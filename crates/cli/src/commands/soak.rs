@@ -30,8 +30,9 @@ const LONGEST_MEDIAN: f64 = 3.0;
 /// must end with the same bits as an undisturbed one. If too few ranks remain, it must say so and leave a checkpoint
 /// from which a resumed run ends with these bits.
 ///
-/// With `--minutes`, one long training instead: ranks are killed, stopped and frozen at random moments, and its throughput
-/// is compared with that of an undisturbed training before and after it.
+/// With `--minutes`, one long training instead: ranks are killed, stopped and frozen at random moments, disks become full
+/// (as root), and with `--machines` launchers are killed, and links are cut, lost for a moment and slow. Its throughput is
+/// compared with that of an undisturbed training before and after it.
 ///
 /// Exits with 1 if a run hangs, differs, leaves a process running or loses its checkpoints, if killed ranks
 /// interrupt the training for more than 3 s in the median, or if less than 97 % of the throughput is kept.
@@ -52,14 +53,10 @@ pub(crate) struct SoakArguments {
     #[arg(long, default_value_t = 2, requires = "minutes", value_parser = clap::value_parser!(u64).range(1..))]
     faults_per_minute: u64,
 
-    /// The number of launchers, each of which has its share of the ranks, as if on a machine of its own. They are killed,
-    /// too, and started again. More than one needs --store.
+    /// The number of machines: network namespaces, each with a launcher and its share of the ranks. More than one needs
+    /// root, iproute2 and etcd.
     #[arg(long, default_value_t = 1, requires = "minutes", value_parser = clap::value_parser!(u64).range(1..))]
     machines: u64,
-
-    /// The etcd in which the launchers meet, as in etcd://127.0.0.1:2379.
-    #[arg(long, value_name = "ADDRESS", requires = "minutes")]
-    store: Option<String>,
 
     /// Where to write the results of --minutes as JSON.
     #[arg(long, value_name = "FILE", requires = "minutes")]

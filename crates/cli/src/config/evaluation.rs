@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use everburn_datasets::{DataChoice, is_url};
 use everburn_record::invocation;
 use everburn_record::plain::word;
 use everburn_train::{OtherClasses, TaskError};
@@ -108,7 +109,8 @@ impl RunConfig {
         error.with_help(help)
     }
 
-    /// The error of data that cannot be read, with the flag that names others, unless it has a help of its own.
+    /// The error of data that cannot be read, with the flag that names others where they are not there. What is wrong with data
+    /// that are there, the error says itself.
     pub(crate) fn help_to_name_data(&self, error: TaskError) -> TaskError {
         if error.help().is_some() {
             return error;
@@ -127,12 +129,24 @@ impl RunConfig {
                      folder in which the command runs"
                 )
             }
+            _ if !self.names_absent_data() => return error,
             _ => "--data takes the path of a file or folder, as in `--data /path/to/data`, or the name of a known set (`train \
                   --help` lists those); a relative path begins at the folder in which the command runs, and --data-dir names \
                   the folder of a known set"
                 .to_owned(),
         };
         error.with_help(help)
+    }
+
+    /// Whether the data are a file or folder that is not there.
+    fn names_absent_data(&self) -> bool {
+        let named = |key| get(&self.sections, key).and_then(Value::as_str);
+        let path = match named("data.name") {
+            Some(name) => Some(name).filter(|name| name.parse::<DataChoice>().is_err()),
+            None => named("data.folder"),
+        };
+        path.map(Path::new)
+            .is_some_and(|path| !is_url(path) && !path.exists())
     }
 
     /// The setting of the task whose value an error speaks of.
@@ -204,6 +218,26 @@ fn named_data(config: &Table) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_flag_for_data_is_explained_where_there_are_none_and_not_of_data_with_a_fault() {
+        let is_explained = |name: &str| {
+            let config = RunConfig {
+                sections: format!("[data]\nname = '{name}'").parse().unwrap(),
+                ..RunConfig::default()
+            };
+            let error = config.help_to_name_data(TaskError::new("it is cut off"));
+            error.help().is_some()
+        };
+        assert!(is_explained("nowhere/at/all"));
+        for name in [
+            env!("CARGO_MANIFEST_DIR"),
+            "mnist",
+            "https://host.org/a.tar",
+        ] {
+            assert!(!is_explained(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_setting_is_named_by_its_value_and_a_number_by_no_part_of_another() {

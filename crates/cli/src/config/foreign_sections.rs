@@ -2,7 +2,6 @@
 
 use everburn_record::invocation;
 use everburn_train::{AnyTask, nearest_name};
-use toml::{Table, Value};
 
 use super::RunConfig;
 use crate::arguments::keys::{nearest_key, with_flags};
@@ -61,7 +60,7 @@ impl RunConfig {
 
 /// The section or setting that `key` may be meant for: a setting of the task of that name first.
 pub(super) fn meant(key: &str, task: &AnyTask) -> Option<String> {
-    let settings = settings_of(task);
+    let settings = task.settings();
     if let Some(own) = settings.iter().find(|path| last(path) == key) {
         return Some(own.clone());
     }
@@ -88,41 +87,13 @@ pub(super) fn meant(key: &str, task: &AnyTask) -> Option<String> {
 
 /// The settings of a task, if it has any: all, or the first of many.
 fn listed(task: &AnyTask) -> Option<String> {
-    let keys = settings_of(task);
+    let keys = task.settings();
     let shown = keys.iter().take(MOST_LISTED).cloned();
     let shown = shown.collect::<Vec<_>>().join(", ");
     match keys.len().saturating_sub(MOST_LISTED) {
         0 => (!keys.is_empty()).then_some(shown),
         more => Some(format!("{shown} and {more} more")),
     }
-}
-
-/// The settings of a task by their paths, `shapes.width`: as it lists them where it refuses one, else as its defaults show them.
-pub(crate) fn settings_of(task: &AnyTask) -> Vec<String> {
-    let defaults = task.configure(&Table::new());
-    let defaults = defaults
-        .and_then(|task| task.sections())
-        .unwrap_or_default();
-    let paths = |section: &str| -> Vec<String> {
-        let shown = || {
-            let own = defaults.get(section).and_then(Value::as_table);
-            own.into_iter().flat_map(Table::keys).cloned().collect()
-        };
-        let keys: Vec<String> = keys_by_refusal(task, section).unwrap_or_else(shown);
-        keys.iter().map(|key| format!("{section}.{key}")).collect()
-    };
-    task.sections().into_iter().flat_map(paths).collect()
-}
-
-/// The keys of a section, as a task lists them that refuses a key without a name. Defaults lack what is absent at first.
-fn keys_by_refusal(task: &AnyTask, section: &str) -> Option<Vec<String>> {
-    let nameless = Table::from_iter([(String::new(), Value::Boolean(true))]);
-    let sections = Table::from_iter([(section.to_owned(), Value::Table(nameless))]);
-    let refusal = task.configure(&sections).err()?.to_string();
-    let (_, keys) = refusal
-        .strip_prefix("unknown key `")?
-        .split_once("; the keys are ")?;
-    Some(keys.split(", ").map(str::to_owned).collect())
 }
 
 /// The last part of a path.

@@ -20,7 +20,7 @@ pub(super) fn parts_alike(
     let counts = |data: &LoadedData| (data.train_len, data.validation_len, data.test_len);
     let mut paths = settings.keys();
     let is_own = !paths.any(|path| COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it)));
-    is_own && counts(all) == counts(test) && test.for_training().test_fingerprint.is_empty()
+    is_own && counts(all) == counts(test) && test.for_training().fingerprint.test.is_empty()
 }
 
 /// The settings that the assignments of `set` have changed, but for those of where the data are.

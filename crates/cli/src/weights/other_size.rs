@@ -7,7 +7,6 @@ use everburn_record::plain::word;
 use everburn_train::{RunDirectory, TrainError, WeightsMismatch};
 
 use crate::config::RunConfig;
-use crate::config::foreign_sections::settings_of;
 use crate::error::CliError;
 use crate::tasks;
 use crate::train::changed_settings;
@@ -80,7 +79,7 @@ fn sizes_of(config: &RunConfig) -> String {
 
 /// The keys of the model's settings, as in ` of vit.width, vit.layers`.
 fn keys_of_sizes(config: &RunConfig) -> Option<String> {
-    let keys = settings_of(tasks::find(&config.model)?).into_iter();
+    let keys = tasks::find(&config.model)?.settings().into_iter();
     let is_of_data = |key: &str| key.starts_with("data.") || key.starts_with("text.");
     let keys: Vec<_> = keys.filter(|key| !is_of_data(key)).collect();
     (!keys.is_empty()).then(|| format!(" of {}", keys.join(", ")))

@@ -29,7 +29,7 @@ pub(crate) struct OpContext {
     pub(crate) sequence: u64,
     pub(crate) step: u64,
     pub(crate) started: Instant,
-    /// Under which the flight recorder finds it; 0 if it does not know of it.
+    /// Under which the flight recorder finds it; 0 if it has no entry.
     pub(crate) ticket: u64,
 }
 
@@ -146,7 +146,7 @@ impl Core {
         self.transport.send(to, Frame::new(header, payload));
     }
 
-    /// The context of `call`, made now, of which the flight recorder knows nothing.
+    /// The context of `call`, made now, without an entry in the flight recorder.
     pub(crate) fn context(&self, call: Call) -> OpContext {
         OpContext {
             call,
@@ -282,7 +282,7 @@ impl Core {
         progress.waiting_for.extend_from_slice(ranks);
     }
 
-    /// Ends the turn of a collective whose end the flight recorder knows.
+    /// Ends the turn of a collective whose end is in the flight recorder.
     pub(crate) fn count_finished(&self) {
         self.count(lock(&self.progress));
     }

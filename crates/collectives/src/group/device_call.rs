@@ -1,5 +1,5 @@
-//! Calls whose numbers a library moves from GPU to GPU, such as NCCL: the group counts and records them, and its failures
-//! are theirs.
+//! Calls of a backend for GPUs, such as NCCL: a library moves their numbers from GPU to GPU, the group counts and records
+//! them, and its failures are theirs.
 //!
 //! Such a library reports neither which ranks it waits for nor what they have called. So a rank whose collective takes
 //! long sends its signature to the others, once: a rank that has sent none is waited for, and a different one is a mismatch.
@@ -184,7 +184,7 @@ impl DeviceCall {
         Err(self.fail_with(core.timeout_error(&context, waiting_for, waited, progress)))
     }
 
-    /// Sends this rank's signature to the others, if it has not, and takes those that have come.
+    /// Sends this rank's signature to the others, if it has not, and takes the signatures that have come.
     fn call_roll(
         &self,
         signatures: &mut Vec<Option<Signature>>,
@@ -289,12 +289,6 @@ impl DeviceCall {
             operation: self.context().call.to_string(),
             reason,
         }
-    }
-
-    /// The error of a call on what this rank has left.
-    #[must_use]
-    pub fn destroyed(&self) -> CollectiveError {
-        self.core.destroyed(&self.context())
     }
 
     fn context(&self) -> OpContext {

@@ -300,16 +300,6 @@ impl CollectiveError {
 
     /// Whether this rank failed only because another one did: it lost that rank, or received its abort. A
     /// group that had failed before counts as what it failed of.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    ///
-    /// let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    /// let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());
-    /// other.abort("out of memory");
-    /// assert!(own.barrier().wait().unwrap_err().is_secondary());
-    /// ```
     #[must_use]
     pub fn is_secondary(&self) -> bool {
         let first = self.root_cause();
@@ -318,16 +308,6 @@ impl CollectiveError {
 
     /// The rank because of which this one fails, if it [`is_secondary`](Self::is_secondary): it is gone or has
     /// aborted the group.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    ///
-    /// let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    /// let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());
-    /// other.abort("out of memory");
-    /// assert_eq!(own.barrier().wait().unwrap_err().lost_rank(), Some(1));
-    /// ```
     #[must_use]
     pub fn lost_rank(&self) -> Option<usize> {
         match self.root_cause() {

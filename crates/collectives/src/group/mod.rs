@@ -9,6 +9,9 @@
 //! TCP between machines ([`GroupOptions::transport`]). Collectives then stream over the channels and
 //! need no frames: a plan of tasks defines the transfers, and an engine runs all of them at once.
 //!
+//! That is the backend for numbers in host memory. A backend for GPUs, such as NCCL, makes its calls by
+//! [`ProcessGroup::device_call`]: members, deadlines, flight record and failure are the group's.
+//!
 //! Invariants:
 //! - After a reduction all ranks hold the same bits, whatever the algorithm and the transport. With
 //!   [`ReductionOrder::Rank`] every element is combined in rank order, so a run over another
@@ -267,16 +270,6 @@ impl ProcessGroup {
 
     /// Why the group can no longer be used, once it has failed; never waits. `None` also of a group
     /// that this rank has left.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    ///
-    /// let group = ProcessGroup::alone(GroupOptions::default());
-    /// assert_eq!(group.failure(), None);
-    /// group.abort("out of memory");
-    /// assert_eq!(group.failure().unwrap().reason, "out of memory");
-    /// ```
     #[must_use]
     pub fn failure(&self) -> Option<GroupFailure> {
         let failure = self.core().mailbox.failure()?;

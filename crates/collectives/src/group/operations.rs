@@ -35,17 +35,6 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// Those of [`Work::wait`]. What `values` hold after an error is not specified.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
-    ///
-    /// let group = ProcessGroup::alone(GroupOptions::default());
-    /// let mut values = [1.0f32, 2.0];
-    /// group.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
-    /// assert_eq!(values, [1.0, 2.0]);
-    /// # Ok::<(), everburn_collectives::group::CollectiveError>(())
-    /// ```
     pub fn all_reduce_in_place<T: Element>(
         &self,
         values: &mut [T],

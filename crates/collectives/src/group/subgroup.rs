@@ -59,18 +59,6 @@ impl ProcessGroup {
 
     /// The same sub-group with a name, by which reports on a stall call it, as in `collective 12 of the gradients-0 group`.
     /// The first name counts; all ranks give the same.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    ///
-    /// let world = ProcessGroup::alone(GroupOptions::default());
-    /// let group = world.subgroup(&[0])?.expect("rank 0 is a member").named("metrics");
-    /// group.barrier().wait()?;
-    /// let last = group.flight_record().pop().expect("the barrier");
-    /// assert_eq!(last.group_name.as_deref(), Some("metrics"));
-    /// # Ok::<(), everburn_collectives::group::CollectiveError>(())
-    /// ```
     #[must_use]
     #[doc(alias = "group_desc")]
     pub fn named(self, name: &'static str) -> Self {

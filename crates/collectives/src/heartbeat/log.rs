@@ -27,16 +27,6 @@ pub(super) fn last_lines(path: &Path) -> Result<Vec<String>, String> {
 
 /// The whole lines in the last 32 KiB of the file at `path`.
 ///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::heartbeat::end_of_log;
-///
-/// let log = tempfile::NamedTempFile::new()?;
-/// std::fs::write(&log, format!("{}\nthe end", "x".repeat(1 << 20)))?;
-/// assert_eq!(end_of_log(log.path())?, "the end");
-/// # Ok::<(), std::io::Error>(())
-/// ```
-///
 /// # Errors
 /// Those of reading the file.
 pub fn end_of_log(path: &Path) -> std::io::Result<String> {

@@ -36,7 +36,7 @@ pub enum Evidence {
     Unreadable,
     /// It has published nothing, or the store did not answer.
     Nothing,
-    /// Its report was not looked for: it is none of those that others wait for, nor of the sample.
+    /// Its report was not looked for: others do not wait for it, and it is not in the sample.
     NotAsked,
 }
 
@@ -105,7 +105,7 @@ pub struct HangReport {
     pub late: Option<Duration>,
     /// How long operations may wait.
     pub timeout: Option<Duration>,
-    /// The ranks that were asked, in order: those that others wait for, and a sample of the rest.
+    /// The ranks that were asked, in order: the ranks that others wait for, and a sample of the rest.
     pub ranks: Vec<RankActivity>,
     /// How many ranks were not asked.
     pub others: usize,
@@ -190,7 +190,7 @@ pub(super) fn report(
     };
     let hang = followed.core.upgrade().and_then(|core| core.hang());
     let hangs = error.is_timeout() || hang.is_some();
-    // Of those that have neither failed nor wait, nobody is waited for.
+    // Nobody waits for a rank that has neither failed nor waits.
     let waits = |entry: &&FlightEntry| !entry.waiting_for.is_empty();
     let waited = own.records.iter().filter(waits).map(|entry| entry.began);
     let waited = waited.max();

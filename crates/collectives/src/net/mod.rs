@@ -1,6 +1,6 @@
 //! Connections between ranks: listener and handshake of the mesh and of channels.
 //!
-//! The higher rank of a pair dials the lower one. Both prove that they know the job's secret
+//! The higher rank of a pair dials the lower one. Both prove that they have the job's secret
 //! ([`everburn_auth`]) before either uses any other data of the peer:
 //!
 //! | from | message | bytes |

@@ -127,11 +127,3 @@ fn a_flood_of_silent_connections_does_not_block_ranks() {
     let rank = dial(&acceptor, &key(), &HELLO);
     assert!(rank.is_ok(), "{rank:?}");
 }
-
-proptest::proptest! {
-    #[test]
-    fn arbitrary_bytes_are_never_accepted(bytes: Vec<u8>) {
-        super::hostile::rank_hello(&bytes);
-        super::hostile::rank_answer(&bytes);
-    }
-}

@@ -53,7 +53,7 @@ pub enum RendezvousError {
     /// The token cannot be used.
     #[error("EVERBURN_JOB_TOKEN: {0}")]
     Token(#[from] AuthError),
-    /// Several ranks, and nothing by which they could know each other.
+    /// Several ranks, and nothing by which they could authenticate each other.
     #[error(
         "the ranks have no secret, so any process that reaches their store could join: give all of \
          them the same EVERBURN_JOB_TOKEN (`openssl rand -hex 32` makes one), or set \

@@ -87,18 +87,9 @@ pub(crate) fn compare_elastic(store: &dyn Store, me: &StartedRank) -> Result<(),
     verdict.into_result()
 }
 
-/// Has the ranks that wait in `store` for others to join, and those that join later, learn that the job was stopped on request.
+/// Has the ranks that wait in `store` for others to join, and later ones, learn that the job was stopped on request.
 /// Whether it has: `false` where all ranks had joined before, or have found out why they cannot. For launchers, whose ranks
 /// join once per process.
-///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::rendezvous::stop_joining;
-/// use everburn::collectives::store::HashStore;
-///
-/// assert!(stop_joining(&HashStore::new())?);
-/// # Ok::<(), everburn_collectives::store::StoreError>(())
-/// ```
 ///
 /// # Errors
 /// [`StoreError`] of a store that is out of reach.
@@ -332,7 +323,7 @@ impl Joining<'_> {
                 let decided = decide(self.store, &verdict, key).map_err(failed)?;
                 return decided.into_result();
             }
-            // One of those that wait says so.
+            // One of the ranks that wait says so.
             let is_first = joined.first() == Some(&rank);
             if is_first && !missing.is_empty() {
                 let times = [waited, deadline.left()];

@@ -102,7 +102,7 @@ impl StoreAddress {
     }
 }
 
-/// Everything that a rank needs to know before it joins.
+/// Everything that a rank needs before it joins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) address: StoreAddress,
@@ -200,7 +200,7 @@ struct Given {
     world_size: Option<usize>,
     address: Option<StoreAddress>,
     prefix: Option<String>,
-    /// The names of those that are missing.
+    /// The names that are missing.
     missing: Vec<String>,
     /// How to give them.
     hint: &'static str,
@@ -274,7 +274,7 @@ impl Given {
     }
 }
 
-/// The names of those that are not given.
+/// The names that are not given.
 fn missing(settings: &[(&str, bool)]) -> Vec<String> {
     let missing = settings.iter().filter(|(_, given)| !given);
     missing.map(|(name, _)| (*name).to_owned()).collect()

@@ -54,13 +54,6 @@ impl ProcessIdentity {
     }
 
     /// Whether the process lives; `None` of a process of another machine or container, which this one cannot see.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::rendezvous::ProcessIdentity;
-    ///
-    /// assert_ne!(ProcessIdentity::here().is_alive(), Some(false));
-    /// ```
     #[must_use]
     pub fn is_alive(&self) -> Option<bool> {
         let space = self.space.as_ref()?;

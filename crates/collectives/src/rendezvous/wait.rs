@@ -49,7 +49,7 @@ impl RanksAwaited {
     }
 }
 
-/// Who learns that ranks are waited for: by default the log, as a warning. Of those that wait, the first reports it, after
+/// Who learns that ranks are waited for: by default the log, as a warning. Of the ranks that wait, the first reports it, after
 /// ten seconds and then once per minute.
 ///
 /// ```

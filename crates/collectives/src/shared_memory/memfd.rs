@@ -1,4 +1,4 @@
-//! Memory behind a memfd: made, sealed, and opened from another process.
+//! Memory of a memfd: made, sealed, and opened from another process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -149,7 +149,7 @@ impl Memory {
             let start = self.start.as_ptr().wrapping_add(place);
             // SAFETY: inside the mapping, by the line above; this advice changes no contents.
             let done = unsafe { madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) };
-            // Kernels before 5.14 do not know it; then the pages are mapped when they are touched.
+            // Kernels before 5.14 do not have it; then the pages are mapped when they are touched.
             let _ = done;
         }
     }

@@ -4,7 +4,7 @@
 //! ring that one rank writes ([`RingSender`]) and the other reads ([`RingReceiver`]), and for each
 //! rank a [`Doorbell`], on which it sleeps when none of its rings has moved.
 //!
-//! The memory is a memfd: it has no name in any file system, so nothing is left behind however a
+//! The memory is a memfd: it has no name in any file system, so nothing is left however a
 //! process ends. One rank creates it and sends the others its process and descriptor numbers; they
 //! open it through `/proc` and check what they got. Threads of one process do the same.
 //!

@@ -21,7 +21,7 @@ use super::memory::Memory;
 /// half the speed. Copying this takes some microseconds, far more than telling.
 const PIECE: usize = if cfg!(loom) { 2 } else { 64 << 10 };
 
-/// What both ends know of a ring.
+/// Both ends' view of a ring.
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) memory: Arc<Memory>,
@@ -32,7 +32,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Where the byte at `position` is, and how many are behind it before the ring's end.
+    /// Where the byte at `position` is, and how many follow before the ring's end.
     fn locate(&self, position: u64) -> (usize, usize) {
         // A power of two, so the conversion cuts off only what the remainder would.
         let offset = position as usize & (self.capacity - 1);

@@ -4,15 +4,6 @@ use super::StoreError;
 
 /// Splits `host:port`; an IPv6 host is in brackets.
 ///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::store::{join_address, split_address};
-///
-/// assert_eq!(split_address("[::1]:29500")?, ("::1", 29500));
-/// assert_eq!(join_address("::1", 29500), "[::1]:29500");
-/// # Ok::<(), everburn_collectives::store::StoreError>(())
-/// ```
-///
 /// # Errors
 /// [`StoreError::Invalid`] of another text.
 pub fn split_address(address: &str) -> Result<(&str, u16), StoreError> {

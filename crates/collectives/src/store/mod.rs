@@ -126,17 +126,6 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// It is one request. A [`check`](Self::check) and a [`get`](Self::get) after it are two, and the second
     /// waits its whole deadline for a key that was deleted in between.
     ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::store::{HashStore, Store};
-    ///
-    /// let store = HashStore::new();
-    /// assert_eq!(store.try_get("address")?, None);
-    /// store.set("address", b"127.0.0.1:29500")?;
-    /// assert_eq!(store.try_get("address")?.as_deref(), Some(&b"127.0.0.1:29500"[..]));
-    /// # Ok::<(), everburn_collectives::store::StoreError>(())
-    /// ```
-    ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -147,16 +136,6 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The values of `keys` in their order as they stand, `None` where there is none; nothing is waited for. A
     /// store over the network takes about as long for many keys as for one. Others may write in between: it is no
     /// snapshot.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::store::{HashStore, Store};
-    ///
-    /// let store = HashStore::new();
-    /// store.set("made/1", b"yes")?;
-    /// assert_eq!(store.try_get_many(&["made/0", "made/1"])?, [None, Some(b"yes".to_vec())]);
-    /// # Ok::<(), everburn_collectives::store::StoreError>(())
-    /// ```
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
@@ -235,17 +214,6 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Deletes `keys`, of which some may not be there. A store over the network takes about as long for many keys as
     /// for one.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_collectives as collectives; }
-    /// use everburn::collectives::store::{HashStore, Store};
-    ///
-    /// let store = HashStore::new();
-    /// store.set("old/1", b"yes")?;
-    /// store.delete_many(&["old/0", "old/1"])?;
-    /// assert_eq!(store.num_keys()?, 0);
-    /// # Ok::<(), everburn_collectives::store::StoreError>(())
-    /// ```
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.

@@ -58,7 +58,7 @@ pub(crate) struct Mailbox {
 }
 
 impl Default for Mailbox {
-    /// A mailbox that no transport knows of.
+    /// A mailbox without a transport.
     fn default() -> Self {
         Self::new(&Backlog::new(u64::MAX, u64::MAX))
     }
@@ -344,7 +344,7 @@ impl Mailbox {
         lock(&self.state).gone.get(&peer).cloned()
     }
 
-    /// Waits until every rank of `peers` is gone; those that are not when `deadline` passes.
+    /// Waits until every rank of `peers` is gone; the others when `deadline` passes.
     pub(crate) fn wait_gone(&self, peers: &[usize], deadline: Instant) -> Vec<usize> {
         let _awaited = self.awaits(peers);
         let is_present = |state: &State, peer: &usize| !state.gone.contains_key(peer);

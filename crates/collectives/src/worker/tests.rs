@@ -40,7 +40,7 @@ fn a_panic_fails_its_caller_and_all_after_it_with_its_message() {
     hold.send(()).unwrap();
     let panicked = WorkerError::Panicked("bucket 3 is gone".into());
     assert_eq!(fails.wait_within(GENEROUS), Err(panicked.clone()));
-    // It was told before anybody was answered.
+    // It came before anybody was answered.
     assert_eq!(heard.try_recv().unwrap(), "bucket 3 is gone");
     assert_eq!(queued.wait_within(GENEROUS), Err(panicked.clone()));
     let later = worker.ask(|done| done.len()).wait_within(GENEROUS);

@@ -214,6 +214,8 @@ fn an_abort_reaches(group: &ProcessGroup, number: usize) {
     }
     let error = error(group.barrier().wait());
     let text = error.to_string();
+    assert!(rank == 1 || error.is_secondary(), "{text}");
+    assert!(rank == 1 || error.lost_rank() == Some(1), "{text}");
     assert_matches!(error, CollectiveError::Aborted { by: 1, .. });
     assert!(text.contains("rank 1 aborted the group"), "{text}");
     let rank = format!("rank {rank} was in barrier, collective ");

@@ -265,7 +265,7 @@ fn garbage_in_the_store_is_called_unreadable_and_harms_nobody() {
         assert_eq!(report.ranks[1].evidence, Evidence::Unreadable);
         let text = report.to_string();
         assert!(text.contains("rank 1: its report is unreadable"), "{text}");
-        // What this rank knows of itself does not come from the store.
+        // Its own entry does not come from the store.
         assert_eq!(report.ranks[report.reporter].evidence, Evidence::Answer);
     }
 }

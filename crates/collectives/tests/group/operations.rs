@@ -145,7 +145,7 @@ fn check_exchanges<T: Sample>(group: &ProcessGroup, length: usize) {
     let expected: Vec<Vec<T>> = (0..size).map(|rank| samples(rank, length + rank)).collect();
     assert_eq!(group.all_gather_varied(varied).wait().unwrap(), expected);
 
-    // What `from` sends to `to` is told apart by both, in content and length.
+    // What `from` sends to `to` differs by both, in content and length.
     let list = |from: usize, to: usize| samples::<T>(from * size + to, length + from + 2 * to);
     let lists = (0..size).map(|to| list(rank, to)).collect();
     let expected: Vec<Vec<T>> = (0..size).map(|from| list(from, rank)).collect();

@@ -153,7 +153,7 @@ fn a_slow_sender_is_given_up_however_busy_it_looks() {
         .concat(),
     ] {
         let mut raw = Raw::connect(&server);
-        // On a busy machine it may be dropped before; the next bytes tell.
+        // On a busy machine it may be dropped before; the next bytes show it.
         let _ = raw.0.write_all(&beginning);
         let start = Instant::now();
         let dropped = loop {
@@ -176,7 +176,7 @@ fn peak_memory_bytes() -> usize {
     everburn_record::proc::peak_memory().unwrap() as usize
 }
 
-/// Only Linux tells the peak.
+/// Only Linux has the peak.
 #[cfg(target_os = "linux")]
 #[test]
 fn announced_lengths_cost_no_memory() {

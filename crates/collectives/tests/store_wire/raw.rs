@@ -51,7 +51,7 @@ impl Raw {
         raw
     }
 
-    /// A connection that the server knows to be validated, whatever its deadline: who comes too late on
+    /// A connection that is validated, whatever its deadline: who comes too late on
     /// a busy machine comes again.
     pub fn surely_validated(server: &TcpStoreServer) -> Self {
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Who does not follow the protocol, or does not know the token, is turned away alone.
+//! A client that does not follow the protocol, or has no token, is turned away alone.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -49,7 +49,7 @@ fn greeted(server: &TcpStoreServer, first: &[u8]) -> Raw {
     raw
 }
 
-/// The first message of a client that knows the secret, and what it answers to the challenge.
+/// The first message of a client with the secret, and what it answers to the challenge.
 fn dialer(token: &str) -> (Dialer, Vec<u8>) {
     let token: JobToken = token.parse().unwrap();
     let dialer = Dialer::new(&token.key("store"), &[]).unwrap();

@@ -19,7 +19,7 @@ impl Crowd {
     }
 
     /// Has as many of our clients as of PyTorch's work on one store, and looks at what is left.
-    /// `place` tells the script where the store is.
+    /// `place` is where the store is.
     pub fn meet<S: Store>(self, place: [&str; 2], open: impl Fn() -> S + Sync) {
         let numbers = [self.of_each, self.world(), self.rounds].map(|number| number.to_string());
         let [of_each, world, rounds] = &numbers;

@@ -24,7 +24,7 @@ pub const DEFAULT_START_AFTER: u64 = 10;
 /// let config: CommunicationHookConfig = "power-sgd:4".parse()?;
 /// assert_eq!(config.to_string(), "power-sgd:4");
 /// assert_eq!(config.build().name(), "power-sgd(4)");
-/// # Ok::<(), everburn_distributed::InvalidCommunicationHook>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CommunicationHookConfig {
@@ -81,51 +81,8 @@ impl fmt::Display for CommunicationHookConfig {
     }
 }
 
-/// A text that names no communication hook.
-///
-/// ```
-/// # mod everburn { pub use everburn_distributed as distributed; }
-/// use everburn::distributed::CommunicationHookConfig;
-///
-/// let error = "power-sgd".parse::<CommunicationHookConfig>().unwrap_err();
-/// assert!(error.to_string().contains("power-sgd:4"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidCommunicationHook {
-    /// There is no such hook.
-    #[error("there is no communication hook `{name}`: use none, fp16, bf16 or power-sgd:RANK")]
-    Unknown {
-        /// The text.
-        name: String,
-    },
-    /// PowerSGD without a rank.
-    #[error("power-sgd needs the rank of its factors: write it, as in power-sgd:4")]
-    RankMissing,
-    /// The rank of PowerSGD is not a number that can be used.
-    #[error(
-        "`{rank}` cannot be the rank of power-sgd: use a whole number of at least 1, such as \
-         power-sgd:4"
-    )]
-    Rank {
-        /// What stood in place of the rank.
-        rank: String,
-    },
-    /// The steps before PowerSGD begins are not a number that can be used.
-    #[error(
-        "power-sgd cannot start after `{start_after}` steps: use a whole number, such as \
-         power-sgd:{rank}:100"
-    )]
-    StartAfter {
-        /// The rank.
-        rank: NonZeroUsize,
-        /// What stood in place of the number of steps.
-        start_after: String,
-    },
-}
-
 impl FromStr for CommunicationHookConfig {
-    type Err = InvalidCommunicationHook;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = text.splitn(3, ':');
@@ -134,30 +91,26 @@ impl FromStr for CommunicationHookConfig {
             ("none", None, None) => Ok(Self::None),
             ("fp16", None, None) => Ok(Self::Fp16),
             ("bf16", None, None) => Ok(Self::Bf16),
-            ("power-sgd", None, None) => Err(InvalidCommunicationHook::RankMissing),
+            ("power-sgd", None, None) => {
+                Err("power-sgd needs the rank of its factors: write it, as in power-sgd:4".into())
+            }
             ("power-sgd", Some(rank), start_after) => power_sgd(rank, start_after),
-            _ => Err(InvalidCommunicationHook::Unknown {
-                name: text.to_owned(),
-            }),
+            _ => Err(format!(
+                "there is no communication hook `{text}`: use none, fp16, bf16 or power-sgd:RANK"
+            )),
         }
     }
 }
 
-fn power_sgd(
-    rank: &str,
-    start_after: Option<&str>,
-) -> Result<CommunicationHookConfig, InvalidCommunicationHook> {
-    let rank = rank
-        .parse()
-        .map_err(|_| InvalidCommunicationHook::Rank { rank: rank.into() })?;
+fn power_sgd(rank: &str, start_after: Option<&str>) -> Result<CommunicationHookConfig, String> {
+    let rank = rank.parse::<NonZeroUsize>().map_err(|_| {
+        format!("`{rank}` cannot be the rank of power-sgd: use a whole number of at least 1, such as power-sgd:4")
+    })?;
     let start_after = match start_after {
         None => DEFAULT_START_AFTER,
-        Some(steps) => steps
-            .parse()
-            .map_err(|_| InvalidCommunicationHook::StartAfter {
-                rank,
-                start_after: steps.into(),
-            })?,
+        Some(steps) => steps.parse().map_err(|_| {
+            format!("power-sgd cannot start after `{steps}` steps: use a whole number, such as power-sgd:{rank}:100")
+        })?,
     };
     Ok(CommunicationHookConfig::PowerSgd { rank, start_after })
 }

@@ -28,7 +28,7 @@ use std::fmt;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 
 pub use self::all_reduce::AllReduce;
-pub use self::config::{CommunicationHookConfig, DEFAULT_START_AFTER, InvalidCommunicationHook};
+pub use self::config::{CommunicationHookConfig, DEFAULT_START_AFTER};
 pub(crate) use self::exchange::sum_over_ranks;
 pub use self::half::{Bf16, Fp16};
 pub(crate) use self::half::{HalfType, power_of_two, sum_rounded};

@@ -11,10 +11,9 @@ use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use crate::bucket::BucketEntry;
 use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
 use crate::config::DdpConfig;
-use crate::device::{DeviceExchange, HostExchange};
+use crate::device::{DeviceExchange, HostExchange, is_gpu};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
-use crate::placement::gradients_stay_there;
 use crate::reducer::{Reducer, WORKERS};
 use crate::replicas::{TensorDescription, TensorKind};
 use crate::shared::Medium;
@@ -89,7 +88,8 @@ impl Way {
                 if !hook.takes_buckets_of_devices() {
                     return in_host_memory();
                 }
-                let device = device.filter(gradients_stay_there);
+                // Gradients elsewhere are in host memory.
+                let device = device.filter(is_gpu);
                 // Ranks on the processor and on GPUs can train together: through host memory.
                 let stay = group.all_reduce(vec![u8::from(device.is_some())], ReduceOp::Min);
                 let all_stay = stay.wait()? == [1];

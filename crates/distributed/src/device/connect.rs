@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use everburn_collectives::group::{CollectiveError, ProcessGroup};
+use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
-use everburn_nccl::Library;
+use everburn_nccl::api::NcclApi;
+use everburn_nccl::{LibraryError, NcclBackend};
 
 use super::choice::{Abilities, Choice, GradientBackend};
 use super::exchange::{DeviceExchange, DeviceMemory};
@@ -41,8 +42,8 @@ pub trait ConnectExchange: Send + Sync + fmt::Debug {
     fn choice(&self) -> Option<Choice>;
 }
 
-/// How the ranks of a group are connected by NCCL: the library, or a stand-in.
-type ConnectNccl = dyn Fn(&ProcessGroup) -> Result<NcclExchange, CollectiveError> + Send + Sync;
+/// Connects the ranks of a group by NCCL.
+type ConnectNccl = dyn Fn(&ProcessGroup) -> Result<NcclExchange, DdpError> + Send + Sync;
 
 /// Chooses with the other ranks how gradients travel, and connects them.
 ///
@@ -76,39 +77,20 @@ impl Connector {
         }
     }
 
-    /// With NCCL's library, for the GPU `device`, on which tensors are in `memory`.
+    /// With NCCL on this rank's GPU, which `open` yields at each connection, and on which tensors are in `memory`.
     #[must_use]
     pub fn with_nccl(
-        self,
-        library: &Arc<Library>,
-        device: usize,
+        mut self,
+        open: impl Fn() -> Result<Arc<dyn NcclApi>, LibraryError> + Send + Sync + 'static,
         memory: Arc<dyn DeviceMemory>,
         waits: Waits,
     ) -> Self {
-        let library = library.clone();
-        self.with_exchange(move |group: &ProcessGroup| {
-            NcclExchange::connect(&library, device, group, memory.clone(), waits)
-        })
-    }
-
-    /// As [`Connector::with_nccl`], with another way to connect, such as that of a stand-in.
-    #[must_use]
-    pub fn with_exchange(
-        mut self,
-        connect: impl Fn(&ProcessGroup) -> Result<NcclExchange, CollectiveError> + Send + Sync + 'static,
-    ) -> Self {
+        let connect = move |group: &ProcessGroup| -> Result<NcclExchange, DdpError> {
+            let backend = NcclBackend::connect(open(), group)?;
+            Ok(NcclExchange::new(backend, memory.clone(), waits))
+        };
         self.nccl = Some(Box::new(connect));
         self
-    }
-
-    fn connect_nccl(&self, group: &ProcessGroup) -> Result<NcclExchange, DdpError> {
-        match &self.nccl {
-            Some(connect) => Ok(connect(group)?),
-            None => Err(DdpError::Backend {
-                wanted: self.wanted.to_string(),
-                reason: "this rank was not given NCCL".to_string(),
-            }),
-        }
     }
 }
 
@@ -123,7 +105,13 @@ impl ConnectExchange for Connector {
         }
         *lock(&self.choice) = choice;
         Ok(match backend {
-            GradientBackend::Nccl => Some(Arc::new(self.connect_nccl(group)?)),
+            GradientBackend::Nccl => {
+                let connect = self.nccl.as_ref().ok_or_else(|| DdpError::Backend {
+                    wanted: self.wanted.to_string(),
+                    reason: "this rank was not given NCCL".to_string(),
+                })?;
+                Some(Arc::new(connect(group)?))
+            }
             GradientBackend::Host | GradientBackend::Auto => None,
         })
     }

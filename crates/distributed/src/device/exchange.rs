@@ -101,9 +101,9 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
 ///
 /// // Two ranks, as threads, on a stand-in for GPUs.
 /// let cluster = Arc::new(FakeCluster::new(2));
-/// let parts = cluster.on_all_ranks(|group, rank| {
+/// let parts = cluster.on_all_ranks(|nccl, rank| {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-///     let exchange = NcclExchange::new(group, memory, Waits::Device);
+///     let exchange = NcclExchange::new(nccl, memory, Waits::Device);
 ///     let bucket = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], &Device::flex());
 ///     let scatter = DeviceCollective::ReduceScatter { bucket: 0 };
 ///     exchange.begin_collective(scatter, bucket)?.collect()
@@ -237,7 +237,6 @@ impl Lent {
     }
 
     /// The memory.
-    #[must_use]
     pub fn buffer(&self) -> &DeviceBuffer {
         &self.buffer
     }

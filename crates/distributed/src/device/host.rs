@@ -179,20 +179,15 @@ struct Pending {
 
 impl PendingTensor for Pending {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        let Self {
-            sum,
-            bucket,
-            rounding,
-            bytes,
-            timeout,
-        } = *self;
-        let sum = sum.wait_within(timeout.duration()).map_err(|lost| {
-            let what = format!("the sum of bucket {bucket} of the gradients");
+        let this = *self;
+        let timeout = this.timeout;
+        let sum = this.sum.wait_within(timeout.duration()).map_err(|lost| {
+            let what = format!("the sum of bucket {} of the gradients", this.bucket);
             DdpError::Reducer(timeout.lost(lost, &what))
         })??;
-        bytes.fetch_add(sum.bytes, Ordering::Relaxed);
-        Ok(match rounding {
-            Some(rounding) => rounding.finish(bucket, sum),
+        this.bytes.fetch_add(sum.bytes, Ordering::Relaxed);
+        Ok(match this.rounding {
+            Some(rounding) => rounding.finish(this.bucket, sum),
             None => sum.numbers,
         })
     }

@@ -51,11 +51,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::bucket::examples::{entries_of, one_bucket};
 
     fn layout(lengths: &[usize], dtype: DType) -> FlatLayout {
         let shapes: Vec<&[usize]> = lengths.iter().map(std::slice::from_ref).collect();
-        FlatLayout::of(&one_bucket(&entries_of(&shapes, dtype)))
+        FlatLayout::of(&Bucket::of_shapes(&shapes, dtype))
     }
 
     #[test]

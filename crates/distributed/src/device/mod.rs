@@ -50,7 +50,6 @@ pub(crate) use self::segments::segments;
 ///
 /// assert!(everburn::distributed::kernel_timer(&Device::flex()).is_none());
 /// ```
-#[must_use]
 pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
     #[cfg(feature = "gpu")]
     return gpu::is_gpu(device).then(|| Box::<gpu::GpuKernelTimer>::default() as _);
@@ -70,7 +69,6 @@ pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
 ///
 /// assert!(!everburn::distributed::is_gpu(&Device::flex().autodiff()));
 /// ```
-#[must_use]
 pub fn is_gpu(device: &Device) -> bool {
     #[cfg(feature = "gpu")]
     return gpu::is_gpu(device);
@@ -89,7 +87,6 @@ pub fn is_gpu(device: &Device) -> bool {
 ///
 /// assert_eq!(everburn::distributed::cuda_index(&Device::flex().autodiff()), None);
 /// ```
-#[must_use]
 pub fn cuda_index(device: &Device) -> Option<usize> {
     #[cfg(feature = "gpu")]
     return gpu::cuda_index(device);
@@ -132,7 +129,6 @@ pub struct GpuDescription {
 ///
 /// assert_eq!(everburn::distributed::describe_gpu(&Device::flex()), None);
 /// ```
-#[must_use]
 pub fn describe_gpu(device: &Device) -> Option<GpuDescription> {
     #[cfg(feature = "gpu")]
     return gpu::describe(device);
@@ -152,7 +148,6 @@ pub fn describe_gpu(device: &Device) -> Option<GpuDescription> {
 ///     println!("{name}");
 /// }
 /// ```
-#[must_use]
 pub fn gpu_names() -> Vec<DeviceName> {
     #[cfg(feature = "gpu")]
     return gpu::names();

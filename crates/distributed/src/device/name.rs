@@ -39,7 +39,6 @@ pub enum DeviceName {
 
 impl DeviceName {
     /// The name of `device`; `None` if this process cannot name it.
-    #[must_use]
     pub fn of(device: &Device) -> Option<Self> {
         if device.clone().inner() == Device::flex() {
             return Some(Self::Flex);
@@ -51,7 +50,6 @@ impl DeviceName {
     }
 
     /// The API alone: `cuda`, `vulkan`. It is also the feature that a build needs for it.
-    #[must_use]
     pub fn api(self) -> &'static str {
         match self {
             Self::Flex => "flex",
@@ -64,7 +62,6 @@ impl DeviceName {
     }
 
     /// Whether kernels are generated for it: everything but [`DeviceName::Flex`].
-    #[must_use]
     pub fn is_gpu(self) -> bool {
         self != Self::Flex
     }
@@ -208,18 +205,5 @@ mod tests {
         let device = DeviceName::Flex.open().unwrap();
         assert_eq!(DeviceName::of(&device), Some(DeviceName::Flex));
         assert_eq!(DeviceName::of(&device.autodiff()), Some(DeviceName::Flex));
-    }
-
-    #[test]
-    fn a_device_that_this_machine_lacks_is_refused_by_its_name() {
-        let name = DeviceName::Vulkan(4000);
-        let error = name.open().unwrap_err();
-        assert_eq!(error.device, name);
-        assert!(
-            error
-                .to_string()
-                .starts_with("vulkan:4000 cannot be used: "),
-            "{error}"
-        );
     }
 }

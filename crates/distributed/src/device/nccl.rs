@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::prelude::*;
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
-use everburn_nccl::{Library, NcclGroup, Work};
+use everburn_collectives::group::ReduceOp;
+use everburn_nccl::NcclBackend;
 
-use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor, Ready};
+use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, PendingTensor, Ready};
 use crate::error::DdpError;
 
 /// Who waits for the sums of a step.
@@ -33,7 +33,7 @@ pub enum Waits {
 /// Adds buckets up, and exchanges other tensors, by NCCL: on the GPUs that they are on, without a copy.
 ///
 /// A sum runs on a stream of its own as soon as the kernels that were asked for before it have run, beside
-/// the rest of the backward pass. Deadlines, lost ranks and errors are those of the [`ProcessGroup`] that was connected.
+/// the rest of the backward pass. Deadlines, lost ranks and errors are those of the process group.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -45,9 +45,9 @@ pub enum Waits {
 ///
 /// // Two ranks, as threads, on a stand-in for GPUs.
 /// let cluster = Arc::new(FakeCluster::new(2));
-/// let sums = cluster.on_all_ranks(|group, rank| {
+/// let sums = cluster.on_all_ranks(|nccl, rank| {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-///     let exchange = NcclExchange::new(group, memory, Waits::Device);
+///     let exchange = NcclExchange::new(nccl, memory, Waits::Device);
 ///     let bucket = Tensor::<1>::full([3], rank as f32 + 1.0, &Device::flex());
 ///     exchange.begin(0, bucket)?.collect()
 /// });
@@ -68,40 +68,19 @@ pub struct NcclExchange {
 /// What operations are begun with.
 #[derive(Debug, Clone)]
 struct Connection {
-    group: NcclGroup,
+    backend: Arc<NcclBackend>,
     memory: Arc<dyn DeviceMemory>,
 }
 
 impl NcclExchange {
-    /// Connects this rank's GPU number `device`, an index into `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES`, with those
-    /// of the other ranks of `group`, all of which call it. Buckets are in `memory`.
-    ///
-    /// # Errors
-    /// [`CollectiveError::NoPath`] on all ranks if one of them has no driver or GPU, or if the ranks cannot be connected;
-    /// [`CollectiveError::Timeout`] names the ranks that have not come in time; [`CollectiveError::Device`] if NCCL fails.
-    pub fn connect(
-        library: &Arc<Library>,
-        device: usize,
-        group: &ProcessGroup,
-        memory: Arc<dyn DeviceMemory>,
-        waits: Waits,
-    ) -> Result<Self, CollectiveError> {
-        let group = NcclGroup::connect(library, device, group)?;
-        Ok(Self::new(group, memory, waits))
-    }
-
-    /// Over `group`, which nobody else uses, with buckets in `memory`: for a stand-in of NCCL.
+    /// By `backend`, which nobody else uses, with buckets in `memory`.
     #[must_use]
-    pub fn new(group: NcclGroup, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
+    pub fn new(backend: Arc<NcclBackend>, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
         Self {
-            connection: Connection { group, memory },
+            connection: Connection { backend, memory },
             waits,
             after_passes: AtomicBool::new(false),
         }
-    }
-
-    fn group(&self) -> &NcclGroup {
-        &self.connection.group
     }
 
     /// Begins a collective of bucket `bucket`, now or when it is collected.
@@ -115,13 +94,11 @@ impl NcclExchange {
         if !self.after_passes.load(Ordering::Acquire) {
             return self.connection.begin(collective, what, self.waits, numbers);
         }
-        Ok(Box::new(AfterPasses {
-            connection: self.connection.clone(),
-            waits: self.waits,
-            collective,
-            what,
-            numbers,
-        }))
+        let (connection, waits) = (self.connection.clone(), self.waits);
+        Ok(Box::new(Deferred(move || {
+            let begun = connection.begin(collective, what, waits, numbers)?;
+            begun.collect()
+        })))
     }
 }
 
@@ -160,20 +137,20 @@ impl DeviceExchange for NcclExchange {
     }
 
     fn check(&self) -> Result<(), DdpError> {
-        Ok(self.group().check()?)
+        Ok(self.connection.backend.check()?)
     }
 
     fn settle(&self) -> Result<(), DdpError> {
-        Ok(self.group().synchronize()?)
+        Ok(self.connection.backend.synchronize()?)
     }
 
     fn abort(&self, reason: &str) {
-        self.group().process_group().abort(reason);
+        self.connection.backend.process_group().abort(reason);
     }
 }
 
 impl Connection {
-    /// Puts a collective of `numbers` on the group's stream; errors call the numbers `what`. Where the driver cannot order
+    /// Puts a collective of `numbers` on the backend's stream; errors call the numbers `what`. Where the driver cannot order
     /// streams, the host waits in any case.
     fn begin(
         &self,
@@ -187,12 +164,12 @@ impl Connection {
             // All ranks have none.
             return Ok(Box::new(Ready(numbers)));
         }
-        let Self { group, memory } = self;
+        let Self { backend, memory } = self;
         let failed = |reason| DdpError::DeviceMemory {
             what: what.clone(),
             reason,
         };
-        let ranks = group.process_group().world_size();
+        let ranks = backend.process_group().world_size();
         let room = match collective {
             DeviceCollective::AllReduce => None,
             DeviceCollective::ReduceScatter { .. } => Some(length / ranks),
@@ -206,76 +183,38 @@ impl Connection {
                 Some(memory.lend(room).map_err(failed)?)
             }
         };
-        let orders = group.orders_device();
+        let orders = backend.orders_device();
         if !orders {
             memory.synchronize(&device).map_err(failed)?;
         }
         let work = match (collective, &receive) {
             (DeviceCollective::ReduceScatter { .. }, Some(receive)) => {
-                group.reduce_scatter(send.buffer(), receive.buffer(), ReduceOp::Sum)?
+                backend.reduce_scatter(send.buffer(), receive.buffer(), ReduceOp::Sum)?
             }
             (DeviceCollective::AllGather, Some(receive)) => {
-                group.all_gather(send.buffer(), receive.buffer())?
+                backend.all_gather(send.buffer(), receive.buffer())?
             }
-            _ => group.all_reduce(send.buffer(), ReduceOp::Sum)?,
+            _ => backend.all_reduce(send.buffer(), ReduceOp::Sum)?,
         };
-        Ok(Box::new(NcclTensor {
-            work,
-            // The operation keeps what it sends until the GPU has done it.
-            lent: receive.unwrap_or(send),
-            memory: memory.clone(),
-            waits: if orders { waits } else { Waits::Host },
-            what,
-        }))
+        // The operation keeps what it sends until the GPU has done it.
+        let (lent, memory) = (receive.unwrap_or(send), memory.clone());
+        let waits = if orders { waits } else { Waits::Host };
+        Ok(Box::new(Deferred(move || {
+            match waits {
+                Waits::Device => work.hold_device()?,
+                Waits::Host => work.wait()?,
+            }
+            let failed = |reason| DdpError::DeviceMemory { what, reason };
+            memory.take_back(lent).map_err(failed)
+        })))
     }
 }
 
-/// What NCCL writes.
-struct NcclTensor {
-    work: Work,
-    lent: Lent,
-    memory: Arc<dyn DeviceMemory>,
-    waits: Waits,
-    what: String,
-}
+/// A result that is made when it is collected.
+struct Deferred<F>(F);
 
-impl PendingTensor for NcclTensor {
+impl<F: FnOnce() -> Result<Tensor<1>, DdpError> + Send> PendingTensor for Deferred<F> {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        let Self {
-            work,
-            lent,
-            memory,
-            waits,
-            what,
-        } = *self;
-        match waits {
-            Waits::Device => work.hold_device()?,
-            Waits::Host => work.wait()?,
-        }
-        let failed = |reason| DdpError::DeviceMemory { what, reason };
-        memory.take_back(lent).map_err(failed)
-    }
-}
-
-/// A bucket whose turn comes when it is collected.
-struct AfterPasses {
-    connection: Connection,
-    waits: Waits,
-    collective: DeviceCollective,
-    what: String,
-    numbers: Tensor<1>,
-}
-
-impl PendingTensor for AfterPasses {
-    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        let Self {
-            connection,
-            waits,
-            collective,
-            what,
-            numbers,
-        } = *self;
-        let begun = connection.begin(collective, what, waits, numbers)?;
-        begun.collect()
+        (self.0)()
     }
 }

@@ -44,14 +44,12 @@ mod tests {
     use burn::tensor::DType;
 
     use super::*;
-    use crate::bucket::examples::{entries_of, one_bucket};
     use crate::sharding::layout::ShardLayout;
 
     #[test]
     fn each_rank_has_a_shard_of_each_gradient() {
         let device = Device::flex();
-        let entries = entries_of(&[&[2, 2], &[0, 4], &[3], &[1]], DType::F32);
-        let bucket = &one_bucket(&entries);
+        let bucket = &Bucket::of_shapes(&[&[2, 2], &[0, 4], &[3], &[1]], DType::F32);
         let layout = ShardLayout {
             rank: 0,
             world_size: 2,

@@ -73,7 +73,7 @@ fn gradients_come_while_the_backward_pass_still_runs() {
     let ids = layers.iter().flat_map(|layer| [layer.weight.id]);
     let indices = ids.enumerate().map(|(i, id)| (id, i)).collect();
     let sink: Arc<dyn GradientSink> = Arc::new(Moment(moments.clone(), "weight"));
-    let (watched, _) = with_hooks(&layers, &indices, &sink, None);
+    let (watched, _) = with_hooks(&layers, &indices, &sink, None, None);
     let mut rows = Tensor::<2>::ones([2, 3], &device).require_grad();
     for (layer, name) in watched.iter().zip(["input 0", "input 1", "input 2"]) {
         rows = layer.forward(clock(rows, &moments, name)).tanh();
@@ -94,7 +94,7 @@ fn a_parameter_that_is_not_used_leaves_nothing_behind() {
     let indices = HashMap::from([(linear.weight.id, 0)]);
     let seen = Arc::new(Seen::default());
     let sink: Arc<dyn GradientSink> = seen.clone();
-    drop(with_hooks(&linear, &indices, &sink, None));
+    drop(with_hooks(&linear, &indices, &sink, None, None));
     drop(sink);
     assert_eq!(Arc::strong_count(&seen), 1);
 }
@@ -118,7 +118,7 @@ fn every_gradient_is_seen_once_whole_and_last_layer_first() {
     let rows = Tensor::<2>::from_floats([[1.0, -2.0, 3.0], [0.5, 0.0, -1.0]], &device);
 
     let plain = GradientsParams::from_grads(model.forward(rows.clone()).backward(), &model);
-    let (watched, found) = with_hooks(&model, &indices, &sink, None);
+    let (watched, found) = with_hooks(&model, &indices, &sink, None, None);
     assert_eq!(found, 3);
     let loss = watched.forward(rows.clone());
     loss.clone()

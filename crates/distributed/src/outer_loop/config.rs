@@ -96,7 +96,6 @@ pub struct OuterConfig {
         value_name = "RATE",
         allow_negative_numbers = true
     )]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     /// The momentum of the outer optimizer nesterov [default: 0.9].
     #[arg(
@@ -104,7 +103,6 @@ pub struct OuterConfig {
         value_name = "SHARE",
         allow_negative_numbers = true
     )]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum: Option<f64>,
     /// The compression of the differences: none, int8, int4 or int2 (about 1/4, 1/8, 1/15 of the bytes) [default: none].
     #[arg(long = "compress-outer", value_name = "HOW")]
@@ -112,7 +110,6 @@ pub struct OuterConfig {
     /// Exchange the model in this many parts in turn, each while the next steps are computed (Streaming DiLoCo)
     /// [default: the whole model at once, and wait].
     #[arg(long = "outer-fragments", value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fragments: Option<usize>,
 }
 
@@ -151,7 +148,6 @@ impl OuterConfig {
     }
 
     /// By how much the averaged difference is multiplied.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         match self.optimizer {
             OuterOptimizer::Nesterov => self.learning_rate.unwrap_or(LEARNING_RATE),
@@ -160,7 +156,6 @@ impl OuterConfig {
     }
 
     /// The share of the last update that is kept.
-    #[must_use]
     pub fn kept(&self) -> f64 {
         match self.optimizer {
             OuterOptimizer::Nesterov => self.momentum.unwrap_or(MOMENTUM),

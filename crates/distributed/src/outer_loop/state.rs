@@ -16,7 +16,6 @@ impl OuterLoop {
     /// What a checkpoint needs besides the parameters: by the path of each parameter, what the optimizer
     /// remembers (`conv1.weight.momentum`) and what this rank still owes (`conv1.weight.residual`), each
     /// where there is such a thing.
-    #[must_use]
     pub fn state(&self) -> Vec<(String, TensorData)> {
         let rows = [(VELOCITY, &self.velocity), (RESIDUAL, &self.residual)];
         let rows = rows.into_iter().filter(|(_, row)| !row.is_empty());

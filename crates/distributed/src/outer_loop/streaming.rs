@@ -150,7 +150,6 @@ struct Exchanged {
 
 impl OuterLoop {
     /// Whether fragments are exchanged in turn.
-    #[must_use]
     pub fn streams(&self) -> bool {
         self.config.fragments.is_some()
     }
@@ -224,13 +223,8 @@ impl OuterLoop {
         in_flight: FragmentInFlight,
     ) -> Result<(M, Communication), DdpError> {
         let start = Instant::now();
-        let FragmentInFlight {
-            fragment,
-            sent,
-            answer,
-            timeout,
-        } = in_flight;
-        let exchanged = answer.wait_within(timeout.duration());
+        let (sent, timeout) = (in_flight.sent, in_flight.timeout);
+        let exchanged = in_flight.answer.wait_within(timeout.duration());
         let exchanged = exchanged.map_err(|lost| {
             DdpError::Reducer(timeout.lost(lost, "the exchange of a fragment"))
         })??;
@@ -242,7 +236,7 @@ impl OuterLoop {
         let Some(differences) = exchanged.differences else {
             return Ok((model, communication));
         };
-        let range = self.fragments[fragment].range.clone();
+        let range = self.fragments[in_flight.fragment].range.clone();
         let (base, velocity) = self.descend(range.clone(), &differences);
         let (slots, whole) = self.parameters.around(&range);
         let mut values = Parameters::read_some(&model, slots)?;

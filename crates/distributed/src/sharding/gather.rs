@@ -267,25 +267,15 @@ pub(crate) fn read(shard: Tensor<1>) -> Result<TensorData, DdpError> {
 
 #[cfg(test)]
 mod tests {
-    use burn::module::ParamId;
     use burn::tensor::DType;
 
     use super::*;
     use crate::test_ranks::on_ranks;
 
-    fn entry(shape: &[usize], dtype: DType) -> BucketEntry {
-        BucketEntry {
-            path: format!("{shape:?}"),
-            id: ParamId::new(),
-            shape: shape.to_vec(),
-            dtype,
-        }
-    }
-
     #[test]
     fn chunks_are_no_larger_than_asked_for_unless_one_parameter_is() {
         let lengths = [1, 2, 100, 3, 4];
-        let parameters = lengths.map(|length| entry(&[length], DType::F32));
+        let parameters = lengths.map(|length| BucketEntry::of_shape(&[length], DType::F32));
         let numbers = |first, limit| {
             let chunks = chunks(&parameters, first, limit);
             chunks.into_iter().map(|c| c.numbers).collect::<Vec<_>>()
@@ -297,7 +287,8 @@ mod tests {
 
     #[test]
     fn gathered_parameters_are_full_on_every_rank() {
-        let parameters = [entry(&[2, 2], DType::F32), entry(&[5], DType::F32)];
+        let shapes: [&[usize]; 2] = [&[2, 2], &[5]];
+        let parameters = shapes.map(|shape| BucketEntry::of_shape(shape, DType::F32));
         let chunk = Chunk {
             numbers: vec![0, 1],
         };

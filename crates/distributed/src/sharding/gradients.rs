@@ -105,19 +105,16 @@ pub struct GradientShards {
 
 impl GradientShards {
     /// The number of samples over all ranks.
-    #[must_use]
     pub const fn samples(&self) -> u64 {
         self.samples
     }
 
     /// The cost of the exchange on this rank.
-    #[must_use]
     pub const fn communication(&self) -> Communication {
         self.communication
     }
 
     /// The size of the shards in bytes.
-    #[must_use]
     pub fn num_bytes(&self) -> u64 {
         let shards = self.shards.iter().flatten();
         shards.map(|shard| shard.num_bytes() as u64).sum()

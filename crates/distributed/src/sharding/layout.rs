@@ -107,11 +107,9 @@ impl ShardedBucket {
 
 #[cfg(test)]
 mod tests {
-    use burn::module::ParamId;
     use burn::tensor::DType;
 
     use super::*;
-    use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
 
     #[test]
     fn shards_together_are_the_full_parameter_and_have_one_length() {
@@ -152,22 +150,12 @@ mod tests {
 
     #[test]
     fn a_segment_has_a_shard_of_each_parameter_and_its_flags() {
-        let entry = |length: usize| BucketEntry {
-            path: format!("p{length}"),
-            id: ParamId::new(),
-            shape: vec![length],
-            dtype: DType::F32,
-        };
-        let limits = BucketLimits {
-            first: 1 << 20,
-            others: 1 << 20,
-        };
-        let plan = BucketPlan::in_reverse(&[entry(5), entry(4)], limits);
         let layout = ShardLayout {
             rank: 1,
             world_size: 2,
         };
-        let layout = ShardedBucket::of(&plan.buckets()[0], layout);
+        let bucket = Bucket::of_shapes(&[&[4], &[5]], DType::F32);
+        let layout = ShardedBucket::of(&bucket, layout);
         assert_eq!((layout.segment(), layout.elements()), (7, 14));
         assert_eq!(layout.gradients(), 10);
         assert_eq!((layout.shard(0), layout.shard(1)), (0..2, 2..5));

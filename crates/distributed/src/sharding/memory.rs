@@ -35,7 +35,6 @@ pub struct HeldBytes {
 
 impl HeldBytes {
     /// Parameters, gradients and optimizer state.
-    #[must_use]
     pub const fn total(&self) -> u64 {
         self.parameters + self.gradients + self.optimizer
     }

@@ -57,13 +57,11 @@ pub enum ShardStage {
 
 impl ShardStage {
     /// Whether a rank keeps only its shards of the gradients.
-    #[must_use]
     pub const fn shards_gradients(self) -> bool {
         matches!(self, Self::Gradients | Self::Parameters)
     }
 
     /// Whether a rank keeps only its shards of the parameters.
-    #[must_use]
     pub const fn shards_parameters(self) -> bool {
         matches!(self, Self::Parameters)
     }

@@ -156,12 +156,8 @@ pub(crate) struct PendingParameter {
 impl PendingParameter {
     /// The parameter, on `device`; waits until it is gathered, or has the device wait.
     pub(crate) fn value<const D: usize>(self, device: &Device) -> Tensor<D> {
-        let Self {
-            number,
-            chunk,
-            context,
-        } = self;
-        let promise = match chunk {
+        let (number, context) = (self.number, self.context);
+        let promise = match self.chunk {
             PendingChunk::Host(promise) => promise,
             PendingChunk::Device(chunk) => {
                 return context.tensor_of_device(number, &chunk, device);

@@ -121,13 +121,8 @@ impl ScatterBuckets {
 
     /// Keeps the bucket, on a rank that is alone.
     pub(super) fn keep(&mut self, load: ScatterLoad) {
-        let ScatterLoad {
-            index,
-            buffer,
-            memory,
-            ..
-        } = load;
-        self.filling[index] = Some(Filling { buffer, memory });
+        let (buffer, memory) = (load.buffer, load.memory);
+        self.filling[load.index] = Some(Filling { buffer, memory });
     }
 
     fn take_filled(&mut self) -> Vec<Option<HostBuffer>> {

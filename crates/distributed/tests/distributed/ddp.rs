@@ -47,30 +47,6 @@ fn uneven_shares_give_the_gradient_of_the_global_mean() {
 }
 
 #[test]
-fn a_parameter_used_on_some_ranks_only_counts_as_zero_on_the_others() {
-    on_ranks(3, |group| {
-        let device = Device::flex().autodiff();
-        let (ddp, model) = Ddp::new(Branchy::new(&device), group, DdpConfig::default()).unwrap();
-        let take_branch = ddp.group().rank() == 1;
-        let mine = rows(2, &device);
-        let local = GradientsParams::from_grads(
-            model.loss(mine.clone(), take_branch).mean().backward(),
-            &model,
-        );
-        let synced = ddp.sync_gradients(&model, local, 2).unwrap();
-        let branch = GradientsParams::from_grads(model.loss(mine, true).mean().backward(), &model);
-        let third = gradient(&branch, &model.sometimes.weight).unwrap();
-        let third = third.into_iter().map(|g| g / 3.0).collect::<Vec<_>>();
-        assert_close(
-            &gradient(&synced.gradients, &model.sometimes.weight).unwrap(),
-            &third,
-        );
-        let never = gradient(&synced.gradients, &model.never);
-        assert_eq!(never, None, "used by nobody: its gradient stays absent");
-    });
-}
-
-#[test]
 fn small_buckets_change_nothing() {
     let train = |bucket_bytes: usize| {
         on_ranks(2, move |group| {

@@ -23,6 +23,16 @@ struct Numbers {
     panicking: BTreeSet<usize>,
 }
 
+impl Numbers {
+    /// All can be read.
+    fn all(length: usize) -> Self {
+        Self {
+            length,
+            ..Self::default()
+        }
+    }
+}
+
 impl Dataset<i64> for Numbers {
     fn get(&self, index: usize) -> Result<i64, DatasetError> {
         assert!(
@@ -86,10 +96,7 @@ fn threads_change_nothing_but_the_time() {
     for (rank, world_size, virtual_ranks, micro_batches) in
         [(0, 1, None, 1), (1, 3, None, 2), (2, 3, Some(5), 1)]
     {
-        let numbers = Arc::new(Numbers {
-            length: 53,
-            ..Numbers::default()
-        });
+        let numbers = Arc::new(Numbers::all(53));
         let mut sampler = sampler(53, rank, world_size);
         if let Some(count) = virtual_ranks {
             sampler = sampler.over_virtual(VirtualRanks::new(count, rank, world_size).unwrap());
@@ -124,10 +131,7 @@ fn an_epoch_continues_with_other_shares_and_each_sample_is_read_once() {
     for workers in [0, 2] {
         let mut read = Vec::new();
         for rank in 0..3 {
-            let numbers = Arc::new(Numbers {
-                length: 53,
-                ..Numbers::default()
-            });
+            let numbers = Arc::new(Numbers::all(53));
             let sampler = sampler(53, rank, 3);
             let loader = DistributedLoader::new(numbers, Arc::new(Listed), sampler, Device::flex())
                 .in_micro_batches(2)
@@ -190,10 +194,7 @@ fn what_cannot_be_read_is_named_with_its_sample_and_the_others_still_come() {
 #[test]
 fn a_batcher_that_panics_is_told_with_the_batch() {
     for workers in [0, 2] {
-        let numbers = Numbers {
-            length: 80,
-            ..Numbers::default()
-        };
+        let numbers = Numbers::all(80);
         let loader = loader(numbers, workers);
         let error = loader.epoch(1).find_map(Result::err).unwrap();
         let InputError::Batch {
@@ -213,10 +214,7 @@ fn a_batcher_that_panics_is_told_with_the_batch() {
 #[test]
 fn no_thread_is_left_behind_whenever_the_epoch_is_left() {
     for taken in [0, 1, 4, 10] {
-        let numbers = Arc::new(Numbers {
-            length: 80,
-            ..Numbers::default()
-        });
+        let numbers = Arc::new(Numbers::all(80));
         let sampler = sampler(80, 0, 1);
         let loader =
             DistributedLoader::new(numbers.clone(), Arc::new(Listed), sampler, Device::flex())

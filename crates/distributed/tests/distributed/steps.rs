@@ -95,3 +95,74 @@ pub fn assert_clipped(ddp: &Ddp, model: &Branchy, max: f32) {
     assert!((found - norm).abs() < 1e-5 * norm, "{found} and {norm}");
     assert_equal_within_rounding(&all_values(model, &synced.gradients), &expected);
 }
+
+/// Demands that gradients that are handed in come to the bits of those that leave during the backward pass. Rank 1 alone
+/// takes the branch.
+#[track_caller]
+pub fn assert_handed_in_is_overlapped(ddp: &Ddp, model: &Branchy) {
+    let device = Device::flex().autodiff();
+    let (rank, world_size) = (ddp.group().rank(), ddp.group().world_size());
+    let together = overlapped(ddp, model, 10, 1, rank == 1).unwrap();
+    let share = share_of(10, rank, world_size);
+    let samples = share.len();
+    let mine = rows(10, &device).slice([share]);
+    let loss = model.loss(mine, rank == 1).mean();
+    let local = GradientsParams::from_grads(loss.backward(), model);
+    let after = ddp.sync_gradients(model, local, samples).unwrap();
+    assert_eq!(
+        all_values(model, &together.gradients),
+        all_values(model, &after.gradients)
+    );
+}
+
+/// Demands that the branch that one of three ranks takes has the mean over all, and what nobody takes no gradient.
+#[track_caller]
+pub fn assert_branch_is_averaged(ddp: &Ddp, model: &Branchy) {
+    let device = Device::flex().autodiff();
+    for taker in 0..3 {
+        let take_branch = ddp.group().rank() == taker;
+        let synced = overlapped(ddp, model, 6, 1, take_branch).unwrap();
+        let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
+        // The taker's two of the six rows, and nothing of what an earlier step left.
+        let share = share_of(6, taker, 3);
+        let theirs = model.loss(rows(6, &device).slice([share]), true).mean();
+        let theirs = GradientsParams::from_grads(theirs.backward(), model);
+        let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
+        let expected: Vec<f32> = expected.into_iter().map(|g| g / 3.0).collect();
+        assert_close(&found, &expected);
+        assert_eq!(gradient(&synced.gradients, &model.never), None);
+    }
+    let synced = overlapped(ddp, model, 6, 1, false).unwrap();
+    let found = gradient(&synced.gradients, &model.sometimes.weight);
+    assert_eq!(found, None, "used by nobody: its gradient stays absent");
+}
+
+/// How many steps this one of three ranks makes, of which rank 0 has no data, rank 1 two batches and rank 2 four.
+pub fn steps_until_all_end(ddp: &Ddp, model: &Branchy) -> usize {
+    let device = Device::flex().autodiff();
+    // Rank 0 has no data at all: its first step shows no order of gradients.
+    let batches = 2 * ddp.group().rank();
+    let mut steps = 0;
+    loop {
+        let samples = if steps < batches { 3 } else { 0 };
+        let step = ddp.begin(samples).unwrap();
+        if samples > 0 {
+            let watched = step.with_hooks(model, samples);
+            drop(watched.loss(rows(3, &device), true).mean().backward());
+        }
+        match step.finish(model) {
+            Ok(synced) => {
+                let having = [1, 2].into_iter().filter(|rank| steps < 2 * rank).count();
+                assert_eq!(synced.samples, 3 * having as u64);
+                let expected = all_values(model, &whole(model, 3, true));
+                let found = all_values(model, &synced.gradients);
+                assert_equal_within_rounding(&found, &expected);
+            }
+            Err(DdpError::NoSamples) => break,
+            Err(error) => panic!("{error}"),
+        }
+        steps += 1;
+    }
+    ddp.group().barrier().wait().unwrap();
+    steps
+}

@@ -16,8 +16,8 @@ use everburn_datasets::{
 };
 use everburn_distributed::Augment;
 use everburn_train::{
-    BlocksOf, Classification, Loss, Predict, Predictor, PretrainedFormat, Task, TaskData,
-    TaskError, TrainingData, block_loss,
+    BlocksOf, Classification, DataFingerprint, Loss, Predict, Predictor, PretrainedFormat, Task,
+    TaskData, TaskError, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -138,8 +138,11 @@ impl<M: ImageModel> ImageFolders<M> {
             description: format!("{description}{augmented}"),
             class_names: loaded.classes,
             data: TrainingData {
-                fingerprint: loaded.fingerprint,
-                test_fingerprint: loaded.test_fingerprint,
+                fingerprint: DataFingerprint {
+                    all: loaded.fingerprint,
+                    train: loaded.train_fingerprint,
+                    test: loaded.test_fingerprint,
+                },
                 train: loaded.train,
                 test: loaded.test,
                 validation: loaded.validation,
@@ -148,7 +151,7 @@ impl<M: ImageModel> ImageFolders<M> {
                 augment: augment(augmentation),
                 name: match loaded.kind {
                     DataKind::Cifar => description.name,
-                    _ => "images".to_owned(),
+                    _ => config.data.short_name(),
                 },
                 origin: description.origin,
             },

@@ -1,5 +1,6 @@
 //! Models that classify grey images of 28 x 28 pixels.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::Path;
 
@@ -12,10 +13,10 @@ use everburn_datasets::{
 use everburn_distributed::Augment;
 use everburn_nn::TensorParallel;
 use everburn_train::{
-    BlocksOf, Classification, LabeledBatch, Loss, OnDevice, Predict, Predictor, Task, TaskData,
-    TaskError, TrainingData, block_loss,
+    BlocksOf, Classification, DataFingerprint, LabeledBatch, Loss, OnDevice, Predict, Predictor,
+    Task, TaskData, TaskError, TrainingData, block_loss,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use toml::Table;
 
 use super::{DataConfig, LOCAL_SETTINGS};
@@ -141,6 +142,7 @@ impl<M: ImageModel> Task for Images<M> {
             false => ImageBatcher::unit(),
         };
         let (train, test) = (loaded.train, loaded.test);
+        let [of_train, of_test] = [train.fingerprint(), test.fingerprint()];
         let augmentation = config.data.augment.clone();
         let augmented = match augmentation.is_none() {
             true => String::new(),
@@ -150,8 +152,11 @@ impl<M: ImageModel> Task for Images<M> {
             description: format!("{description}{augmented}"),
             class_names: class_names.iter().map(ToString::to_string).collect(),
             data: TrainingData {
-                fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
-                test_fingerprint: test.fingerprint(),
+                fingerprint: DataFingerprint {
+                    all: format!("{of_train} {of_test}"),
+                    train: of_train,
+                    test: of_test,
+                },
                 augment: (!augmentation.is_none())
                     .then(|| Augment::new(move |image, rng| augmentation.grey(image, rng))),
                 origin: format!("{}: {}", description.origin, description.reason),
@@ -258,10 +263,8 @@ fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData,
     // Both have the same names; the contents decide.
     let mnist = of(DataChoice::Mnist);
     match mnist {
-        Err(DatasetError::Altered { .. } | DatasetError::NotVerifiable { .. }) => {
-            Ok(of(DataChoice::FashionMnist).or(mnist)?)
-        }
-        Err(error @ DatasetError::Idx(_)) => Err(TaskError::from(error).with_help(format!(
+        Err(DatasetError::Altered { .. }) => Ok(of(DataChoice::FashionMnist).or(mnist)?),
+        Err(error @ DatasetError::Idx { .. }) => Err(TaskError::from(error).with_help(format!(
             "this model learns from the published IDX files of MNIST and Fashion-MNIST alone; {OWN_IMAGES}"
         ))),
         mnist => Ok(mnist?),
@@ -274,8 +277,17 @@ fn load(data: &DataConfig, limits: Option<(usize, usize)>) -> Result<LoadedData,
 pub struct PredictedClass {
     /// The likeliest class: its name, or its number where it has none.
     pub class: String,
-    /// How likely each class is, in the order of their numbers.
-    pub probabilities: Vec<f32>,
+    /// How likely each class is, by its name, in the order of their numbers; written as an object.
+    #[serde(serialize_with = "by_name")]
+    pub probabilities: Vec<(String, f32)>,
+}
+
+fn by_name<S: Serializer>(probabilities: &[(String, f32)], json: S) -> Result<S::Ok, S::Error> {
+    json.collect_map(
+        probabilities
+            .iter()
+            .map(|(name, of_class)| (name, of_class)),
+    )
 }
 
 impl<M: ImageModel> Predict for Images<M> {
@@ -302,20 +314,29 @@ impl<M: ImageModel> Predict for Images<M> {
     }
 }
 
-/// The predictions of logits `[B, K]`; a class without a name has its number.
+/// The predictions of logits `[B, K]`; a class without a name has its number, and one with the name of an earlier class both:
+/// two classes of ImageNet are a `crane`.
 pub(super) fn predicted_classes<S: ToString>(
     logits: Tensor<2>,
     names: &[S],
 ) -> Result<Vec<PredictedClass>, TaskError> {
     let [_, classes] = logits.dims();
-    let name = |class: usize| names.get(class).map_or(class.to_string(), S::to_string);
+    let mut seen = HashSet::new();
+    let names = (0..classes).map(|class| {
+        let name = names.get(class).map_or(class.to_string(), S::to_string);
+        match seen.insert(name.clone()) {
+            true => name,
+            false => format!("{name} ({class})"),
+        }
+    });
+    let names: Vec<String> = names.collect();
     let probabilities = softmax(logits, 1).try_into_data()?;
     let probabilities = probabilities.iter::<f32>().collect::<Vec<_>>();
     let rows = probabilities.chunks_exact(classes).map(|row| {
         let likeliest = (0..classes).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a)));
         PredictedClass {
-            class: name(likeliest.unwrap_or_default()),
-            probabilities: row.to_vec(),
+            class: names[likeliest.unwrap_or_default()].clone(),
+            probabilities: names.iter().cloned().zip(row.iter().copied()).collect(),
         }
     });
     Ok(rows.collect())
@@ -326,5 +347,24 @@ fn class_names(dataset: &str) -> &'static [&'static str] {
     match dataset {
         "fashion-mnist" => &FASHION,
         _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_has_its_probability_beside_its_name() {
+        let logits = Tensor::<2>::from_floats([[0.0, 2.0, 0.0, 0.0]], &Device::flex());
+        let predicted = predicted_classes(logits, &["crane", "cat", "crane"]).unwrap();
+        let json = serde_json::to_string(&predicted[0]).unwrap();
+        assert!(
+            json.starts_with(r#"{"class":"cat","probabilities":{"crane":0."#),
+            "{json}"
+        );
+        for of_class in [r#","cat":0.7"#, r#","crane (2)":0.0"#, r#","3":0.0"#] {
+            assert!(json.contains(of_class), "{json}");
+        }
     }
 }

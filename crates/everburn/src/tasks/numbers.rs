@@ -20,8 +20,10 @@ pub(super) fn with_own<C: Serialize + DeserializeOwned>(
     for (key, value) in own.into_iter().flatten() {
         let Some(place) = numbers.get_mut(key) else {
             let known = numbers.as_object().into_iter().flat_map(|all| all.keys());
-            let known = known.map(String::as_str);
-            return Err(TaskError::new(unknown_key(Some(section), key, known)));
+            let known: Vec<String> = known.cloned().collect();
+            let names = known.iter().map(String::as_str);
+            let error = TaskError::new(unknown_key(Some(section), key, names));
+            return Err(error.with_known_keys(known));
         };
         *place = serde_json::to_value(value)?;
         read = serde_json::from_value(numbers.clone()).map_err(|error| wrong(key, error))?;

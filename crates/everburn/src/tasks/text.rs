@@ -16,8 +16,8 @@ use everburn_datasets::{
 };
 use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
 use everburn_train::{
-    BlocksOf, Conversation, Language, Loss, MaskedNextToken, MaskedTextBatch, OnDevice,
-    PretrainedFormat, Task, TaskData, TaskError, TrainingData, block_loss,
+    BlocksOf, Conversation, DataFingerprint, Language, Loss, MaskedNextToken, MaskedTextBatch,
+    OnDevice, PretrainedFormat, Task, TaskData, TaskError, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -236,16 +236,20 @@ impl<C: PretrainedDecoder> Text<C> {
         })?;
         config.data.pin(&mut loaded.description);
         config.keep(C::SECTION, &loaded)?;
-        let fingerprint = loaded.fingerprint();
+        let fingerprints = loaded.fingerprints();
+        let all = fingerprints.join(" ");
+        let [_, of_train, of_test] = fingerprints;
         let description = loaded.description;
         let described = description.to_string();
         let origin = format!("{}: {}", description.origin, description.reason);
         let (train, test) = (loaded.train, loaded.test);
-        // All windows are those of the test.
-        let of_test = fingerprint.rsplit(' ').next().filter(|_| only_test);
         let data = TrainingData {
-            test_fingerprint: of_test.unwrap_or_default().to_owned(),
-            fingerprint,
+            fingerprint: DataFingerprint {
+                all,
+                train: of_train,
+                // Else the test is a part of all.
+                test: Some(of_test).filter(|_| only_test).unwrap_or_default(),
+            },
             origin,
             ..TrainingData::new(description.name, train, test, MaskedTextBatcher)
         };

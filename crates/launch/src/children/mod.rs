@@ -24,7 +24,7 @@ use crate::output::last_lines_of;
 /// How much of a failed child's output is shown.
 const LINES_SHOWN: usize = 12;
 
-/// Variables that would tell a child that it is a rank of something else, or how many threads to take.
+/// Variables that would make a child a rank of something else, or set its number of threads.
 const NOT_HANDED_ON: [&str; 10] = [
     "RANK",
     "WORLD_SIZE",

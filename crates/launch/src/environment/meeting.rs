@@ -14,17 +14,6 @@ impl RankEnvironment {
     /// Meets the other ranks of the job, whatever has started them, within `timeout`, by default that of
     /// [`rendezvous`].
     ///
-    /// ```no_run
-    /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_launch as launch; }
-    /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn::launch::RankEnvironment;
-    ///
-    /// let rank = RankEnvironment::from_env()?;
-    /// let group = ProcessGroup::connect(rank.rendezvous(None)?, GroupOptions::default())?;
-    /// assert_eq!(group.rank(), rank.rank);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// As [`rendezvous`]: the error names the ranks that have not come.
     pub fn rendezvous(&self, timeout: Option<Duration>) -> Result<Rendezvous, RendezvousError> {
@@ -85,35 +74,9 @@ impl RankEnvironment {
 
     /// The rank's number on its node and the node's number of ranks, where Slurm has numbered the ranks node by node; its variable
     /// is missing where nobody has asked for another `distribution`.
-    fn place_by_slurm(&self, distribution: Option<&str>) -> Option<(usize, usize)> {
+    pub(crate) fn place_by_slurm(&self, distribution: Option<&str>) -> Option<(usize, usize)> {
         let in_blocks = distribution.is_none_or(|it| it.starts_with("block"));
         let by_slurm = self.origin.started_by == StartedBy::Slurm;
         (by_slurm && in_blocks).then_some((self.local_rank, self.local_world_size))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use everburn_tests::lookup;
-
-    use super::*;
-
-    #[test]
-    fn a_rank_of_srun_has_its_place_unless_tasks_are_numbered_across_nodes() {
-        let task = [
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_PROCID", "3"),
-            ("SLURM_LOCALID", "1"),
-            ("SLURM_NODEID", "1"),
-            ("SLURM_STEP_NUM_TASKS", "4"),
-            ("SLURM_STEP_TASKS_PER_NODE", "2(x2)"),
-            ("SLURM_STEP_NODELIST", "n[1-2]"),
-            ("EVERBURN_OPEN_STORE", "1"),
-        ];
-        let rank = RankEnvironment::detect(lookup(&task)).unwrap().unwrap();
-        assert_eq!(rank.place_by_slurm(None), Some((1, 2)));
-        assert_eq!(rank.place_by_slurm(Some("block:cyclic")), Some((1, 2)));
-        assert_eq!(rank.place_by_slurm(Some("cyclic")), None);
     }
 }

@@ -47,16 +47,6 @@ impl RankEnvironment {
 
     /// Says at which step this rank fails, for the report of a failure that names none. The first call counts, and step 0 is
     /// none.
-    ///
-    /// ```
-    /// # mod everburn { pub use everburn_launch as launch; }
-    /// use everburn::launch::{RankEnvironment, ReportKind};
-    ///
-    /// fn fail(rank: &RankEnvironment, step: u64, why: &str) {
-    ///     rank.failed_at(step);
-    ///     rank.report(ReportKind::Own, None, why);
-    /// }
-    /// ```
     pub fn failed_at(&self, step: u64) {
         if step > 0 {
             // What goes wrong later is a consequence.

@@ -181,17 +181,8 @@ fn the_store_of_torchrun_is_used_only_as_an_open_one() {
     error.assert_contains(["EVERBURN_OPEN_STORE=1", "torchrun", "h:29500", "can join"]);
     let open = [torchrun[0], torchrun[1], ("EVERBURN_OPEN_STORE", "1")];
     let rank = with(&open).unwrap();
-    assert!(rank.open_store && rank.job_token.is_some());
+    assert!(rank.open_store && rank.job_token.is_some() && rank.launcher_hosts_store);
     // Without it rank 0 serves our store.
     let ours = [torchrun[0], ("TORCHELASTIC_USE_AGENT_STORE", "False")];
     assert!(!with(&ours).unwrap().open_store);
-}
-
-#[test]
-fn an_agent_that_hosts_the_store_is_noticed() {
-    assert!(
-        with(&[("TORCHELASTIC_USE_AGENT_STORE", "True")])
-            .unwrap()
-            .launcher_hosts_store
-    );
 }

@@ -18,7 +18,7 @@ pub const MASTER_PORT: &str = "MASTER_PORT";
 pub const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 /// The address of the store in etcd, in place of MASTER_ADDR and MASTER_PORT; see [`EtcdAddress`](everburn_collectives::store::EtcdAddress).
 pub const STORE: &str = "EVERBURN_STORE";
-/// The secret of the job, 16 bytes or more. Ranks prove to each other and to the store that they know it.
+/// The secret of the job, 16 bytes or more. Ranks prove to each other and to the store that they have it.
 pub const JOB_TOKEN: &str = "EVERBURN_JOB_TOKEN";
 /// `1`: the store asks for no secret, so that everybody who can reach it can join the job.
 pub const OPEN_STORE: &str = "EVERBURN_OPEN_STORE";

@@ -83,7 +83,7 @@ impl EnvVariables<'_> {
     }
 }
 
-/// The secret that members of a job must know.
+/// The secret that members of a job must have.
 pub(crate) struct Secret {
     pub(crate) job_token: Option<JobToken>,
     pub(crate) open_store: bool,

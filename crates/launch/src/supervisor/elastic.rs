@@ -216,7 +216,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The others have gone on without a process that lives, stopped perhaps: only SIGKILL is sure to end it.
+    /// The others continue without a process that lives, stopped perhaps: only SIGKILL is sure to end it.
     fn expel(&mut self, local_rank: usize, incarnation: u64) {
         let (Some(elastic), Some(rank)) = (&mut self.elastic, &mut self.running[local_rank]) else {
             return;

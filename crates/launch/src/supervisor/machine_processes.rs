@@ -96,9 +96,9 @@ pub struct MachineProcesses {
     first_rank: usize,
     /// By local rank.
     processes: BTreeMap<usize, Process>,
-    /// The supervisor knows that the job has finished or was given up.
+    /// The job has finished or was given up.
     end_is_known: bool,
-    /// The supervisor knows that the job is to stop.
+    /// The job is to stop.
     stop_is_known: bool,
     /// The refusal that was reported last.
     refused: Option<String>,

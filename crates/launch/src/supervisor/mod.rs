@@ -50,7 +50,7 @@ pub(crate) enum Event {
     Ended(usize),
     /// A signal has reached the launcher.
     Signal(i32),
-    /// The store of an elastic job has something to tell.
+    /// The store of an elastic job has news.
     Store(StoreEvent),
 }
 
@@ -235,7 +235,7 @@ impl<'a> Supervisor<'a> {
             self.alone_since = None;
             return true;
         }
-        // How the job has ended may have to be learnt yet: the others tell the store before they go.
+        // How the job has ended may have to be learnt yet: the others write it to the store before they go.
         let since = *self.alone_since.get_or_insert_with(Instant::now);
         since.elapsed() < LOOK
     }

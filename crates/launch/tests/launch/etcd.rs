@@ -44,7 +44,7 @@ impl Machines {
         &self.folders[machine]
     }
 
-    /// Both ranks finish, and so both launchers succeed; nothing of the job is left.
+    /// Both ranks finish, and so both launchers succeed; no key of the job is left.
     fn end_well(mut self, etcd: &Etcd) {
         for folder in &self.folders {
             fs::write(folder.join("done"), "").unwrap();

@@ -341,7 +341,7 @@ fn an_unusable_log_folder_is_refused_before_anything_starts() {
 #[test]
 fn a_program_that_cannot_be_run_is_reported() {
     let folder = tempfile::tempdir().unwrap();
-    // Executable by its mode, but no program: only starting it tells.
+    // Executable by its mode, but no program: only starting it shows that.
     let program = folder.path().join("broken");
     fs::write(&program, "\0\0").unwrap();
     use std::os::unix::fs::PermissionsExt;

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph, Widget, Wrap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The picture is larger than any screen: a dashboard places each letter by its row and column, so that a change of the
@@ -17,6 +19,24 @@ const COLUMNS: NonZeroU16 = NonZeroU16::new(1000).expect("not zero");
 
 /// In how many of its first lines a dashboard tells its keys.
 const CONTROLS: u16 = 6;
+
+/// The first answer to the question of burn-train's dashboard how to stop, as it is painted.
+const QUESTION: &str = "[s] Stop the training.";
+
+/// The answers, and what they do here: of burn-train's words both stop "immediately".
+const ANSWERS: [(&str, &str, &str); 3] = [
+    (
+        "[s] ",
+        "Stop after this step.",
+        "All ranks finish their step, and the run writes a checkpoint.",
+    ),
+    (
+        "[k] ",
+        "Kill all ranks at once.",
+        "Steps since the newest checkpoint are lost.",
+    ),
+    ("[c] ", "Cancel.", "The training continues."),
+];
 
 /// With what a dashboard leaves its screen.
 const LEAVES: &[u8] = b"\x1b[?1049l";
@@ -131,8 +151,9 @@ impl Painted {
                 buffer.set_stringn(area.x + 1, y, format!(" {news} "), room.into(), style);
             }
         }
-        if looks_on {
-            say_what_q_does(area, buffer);
+        match looks_on {
+            true => say_what_q_does(area, buffer),
+            false => say_how_it_stops(area, buffer),
         }
     }
 }
@@ -142,18 +163,50 @@ fn say_what_q_does(area: Rect, buffer: &mut Buffer) {
     const SAID: &str = "Stop the training.";
     const DONE: &str = "Leave the monitor.";
     for y in area.top()..area.bottom().min(area.top() + CONTROLS) {
-        let row: Vec<&str> = (area.left()..area.right())
-            .map(|x| buffer[(x, y)].symbol())
-            .collect();
-        let place = row
-            .windows(SAID.len())
-            .position(|part| part.concat() == SAID);
-        if let Some(place) = place {
-            let x = area.x + place as u16;
+        if let Some(x) = column_of(SAID, y, area, buffer) {
             let style = buffer[(x, y)].style();
             buffer.set_string(x, y, DONE, style);
         }
     }
+}
+
+/// Where in the row `y` a text begins.
+fn column_of(text: &str, y: u16, area: Rect, buffer: &Buffer) -> Option<u16> {
+    let row = (area.left()..area.right()).map(|x| buffer[(x, y)].symbol());
+    let row: Vec<&str> = row.collect();
+    let place = row
+        .windows(text.len())
+        .position(|part| part.concat() == text);
+    place.map(|place| area.x + place as u16)
+}
+
+/// Writes the answers anew into the frame of burn-train's question how to stop, where that is on the screen.
+fn say_how_it_stops(area: Rect, buffer: &mut Buffer) {
+    const SIDE: &str = "│";
+    let row = (area.top()..area.bottom())
+        .find_map(|y| column_of(QUESTION, y, area, buffer).map(|x| (x, y)));
+    let Some((x, y)) = row.filter(|(x, _)| *x > area.x) else {
+        return;
+    };
+    let is_side = |x: u16, y: u16| buffer[(x, y)].symbol() == SIDE;
+    let right = (x..area.right()).find(|x| is_side(*x, y));
+    let bottom = (y..area.bottom()).find(|y| !is_side(x - 1, *y));
+    let (Some(right), Some(bottom)) = (right, bottom) else {
+        return;
+    };
+    let inside = Rect::new(x, y, right - x, bottom - y);
+    let lines = ANSWERS.iter().flat_map(|(key, title, what)| {
+        [
+            Line::from_iter([Span::from(*key).bold(), Span::from(*title).yellow().bold()]),
+            Line::from(Span::from(*what).italic()),
+            Line::default(),
+        ]
+    });
+    Clear.render(inside, buffer);
+    Paragraph::new(lines.collect::<Vec<_>>())
+        .wrap(Wrap { trim: false })
+        .style(Style::new().fg(Color::Gray))
+        .render(inside, buffer);
 }
 
 /// Whether `bytes` put something on a screen. A dashboard paints ten times per second: mostly nothing but colours being
@@ -215,6 +268,40 @@ mod tests {
         for something in ["a", "\x1b[3;4Hloss", "\x1b[2J", "\x1b[0m\n", "\x1b[3"] {
             assert!(shows(something.as_bytes()), "{something:?}");
         }
+    }
+
+    #[test]
+    fn the_question_how_to_stop_says_what_the_answers_do() {
+        use ratatui::widgets::Block;
+        let area = Rect::new(0, 0, 80, 24);
+        let mut buffer = Buffer::empty(area);
+        // As burn-train paints it on a terminal of that size, without room for the last answer.
+        let said = "[s] Stop the training. \n\nStop the training immediately. This will break from the training loop\n\n\n\n\
+                    [k] Stop the training immediately. \n\nKill the program.";
+        Paragraph::new(said)
+            .wrap(Wrap { trim: false })
+            .block(Block::bordered().title("Quit"))
+            .render(Rect::new(16, 5, 48, 14), &mut buffer);
+        say_how_it_stops(area, &mut buffer);
+        let row = |y: u16| -> String { (0..80).map(|x| buffer[(x, y)].symbol()).collect() };
+        let text: Vec<String> = (0..24).map(row).collect();
+        let text = text.join("\n");
+        for said in [
+            "[s] Stop after this step.",
+            "[k] Kill all ranks at once.",
+            "[c] Cancel.",
+        ] {
+            assert!(text.contains(said), "{text}");
+        }
+        assert!(
+            !text.contains("immediately") && !text.contains("Kill the program"),
+            "{text}"
+        );
+        // The frame is as it was, and so is a screen without the question.
+        assert_eq!(text.matches('│').count(), 2 * 12, "{text}");
+        let before = buffer.clone();
+        say_how_it_stops(area, &mut buffer);
+        assert_eq!(buffer, before);
     }
 
     #[test]

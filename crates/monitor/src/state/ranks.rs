@@ -62,6 +62,8 @@ pub struct RankState {
     pub status: RankStatus,
     /// Its newest known step.
     pub step: Option<u64>,
+    /// That step is the one of its last heartbeat, which may be under way or two seconds old.
+    pub step_by_heartbeat: bool,
     /// Its recent step times: the mean of the newest lines.
     pub times: Option<RankStep>,
     /// The collective in flight, or the last one.
@@ -224,14 +226,15 @@ impl Ranks {
         let silence = state.silence();
         // While a rank holds the run up, the newest times are those of who waits for it.
         let is_held_up = silence.or(state.stall()).is_some() || self.live.values().any(is_awaited);
+        // The age of a file that cannot be written is not the silence of a rank.
+        let unheard = silence.filter(|_| state.live.unwritable.is_none());
         let rank = |rank: usize| {
             let live = self.live.get(&rank);
             let stopped = live.filter(|live| live.stopped && state.goes_on());
-            // Who writes of the others does not write of its own silence; nobody writes in a folder that cannot be written.
-            let is_mute = rank == state.writer && state.live.unwritable.is_none();
+            // Who writes of the others does not write of its own silence.
             let silent_seconds = match live.and_then(|live| live.silent_seconds) {
-                None => silence.filter(|_| is_mute),
-                Some(seconds) => Some(seconds + silence.unwrap_or_default()),
+                None => unheard.filter(|_| rank == state.writer),
+                Some(seconds) => Some(seconds + unheard.unwrap_or_default()),
             };
             let times = times(&rank);
             let is_slow = |times: &RankStep| {
@@ -257,12 +260,15 @@ impl Ranks {
             } else {
                 RankStatus::Unknown
             };
+            let heard = live.and_then(|live| live.step);
+            let recorded = self.recorded.get(&rank).copied();
+            // The step of `live.json` is finished, and so is all that a report is of.
+            let is_exact = heard == Some(state.live.step) || state.finished;
             RankState {
                 rank,
                 status,
-                step: live
-                    .and_then(|live| live.step)
-                    .max(self.recorded.get(&rank).copied()),
+                step: heard.max(recorded),
+                step_by_heartbeat: heard > recorded && !is_exact,
                 times,
                 doing: live.and_then(|live| live.doing.clone()),
                 waiting_for: live.map_or_else(Vec::new, |live| live.waiting_for.clone()),

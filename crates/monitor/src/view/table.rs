@@ -72,7 +72,9 @@ pub(super) fn draw(
 fn row(rank: &RankState, bar_width: u16, (gpus, wide): (bool, bool)) -> Row<'static> {
     let right = |text: String| Cell::new(Text::from(text).right_aligned());
     let state = Cell::new(rank.status.word()).style(style(rank.status));
-    let step = rank.step.map_or(String::new(), |step| step.to_string());
+    let about = if rank.step_by_heartbeat { "~" } else { "" };
+    let step = rank.step;
+    let step = step.map_or(String::new(), |step| format!("{about}{step}"));
     let times = rank.times.as_ref();
     let time = times.map_or(String::new(), |times| units::seconds(times.seconds));
     let spent = times.map_or(Line::default(), |times| bar(times, bar_width));
@@ -161,6 +163,24 @@ mod tests {
             shortened("what an older run says"),
             "what an older run says"
         );
+    }
+
+    #[test]
+    fn a_step_of_a_heartbeat_is_marked() {
+        let drawn = |step_by_heartbeat| {
+            let rank = RankState {
+                step: Some(121),
+                step_by_heartbeat,
+                ..RankState::default()
+            };
+            let area = Rect::new(0, 0, 100, 5);
+            let mut buffer = Buffer::empty(area);
+            draw(&[rank], (0, 1), area, &mut buffer);
+            let cells = buffer.content.iter();
+            cells.map(ratatui::buffer::Cell::symbol).collect::<String>()
+        };
+        assert!(drawn(true).contains(" ~121 "));
+        assert!(drawn(false).contains("  121 "));
     }
 
     #[test]

@@ -110,6 +110,7 @@ pub fn live(step: u64, ranks: usize) -> Live {
         epochs: 3,
         step,
         steps: Some(2580),
+        epoch_samples: Some(55_000),
         moved_unix_ms: Some(NOW - 320),
         seconds_a_step: Some(0.031),
         members: (0..ranks).collect(),

@@ -39,14 +39,14 @@ impl DeviceBuffer {
     /// `len` numbers of type `dtype` at `pointer`, which stay there while `owner` lives.
     ///
     /// `owner` is often dropped by the thread that finds an operation over first, and any other that waits
-    /// for the group waits for that: its `drop` must not wait for the group itself.
+    /// for an operation waits for that: its `drop` must not wait for one itself.
     ///
     /// # Errors
     /// [`LibraryError::Buffer`] where no memory can be so long, or `pointer` is null.
     ///
     /// # Safety
     /// Until `owner` is dropped, `pointer` is the address of at least `len` numbers in memory that
-    /// the GPU of the group can read and write. Whatever else reads or writes them is given to
+    /// the rank's GPU can read and write. Whatever else reads or writes them is given to
     /// the GPU before the operation, or comes after it (`Work`).
     pub unsafe fn new<T: Send + 'static>(
         pointer: u64,

@@ -1,19 +1,23 @@
-//! NCCL's calls on communicators, as nccl.h 2.18 and later has them.
+//! NCCL on a GPU: its calls on communicators, as nccl.h 2.18 and later has them.
 
 #![expect(unsafe_code, reason = "NCCL is a library of C")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::size_of;
 use std::ptr;
+use std::sync::Arc;
 
 use everburn_collectives::group::{DType, ReduceOp};
 
 use super::buffer::DeviceBuffer;
-use super::context::stream_handle;
+use super::context::{Context, stream_handle};
+use super::driver::Driver;
 use super::dynamic::functions;
 use super::nccl::{Library, OLDEST};
-use crate::api::{Communicator, Operation, Stream, UniqueId};
-use crate::group::Status;
+use crate::api::{Communicator, Event, NcclApi, Operation, Stream, UniqueId};
+use crate::backend::Status;
+use crate::error::LibraryError;
+use crate::version::NcclVersion;
 
 /// `NCCL_API_MAGIC`, the same in all versions.
 const CONFIG_MAGIC: c_uint = 0xcafe_beef;
@@ -65,11 +69,8 @@ functions! {
         destroy: fn(Handle) -> c_int = "ncclCommDestroy";
         abort: fn(Handle) -> c_int = "ncclCommAbort";
         all_reduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclAllReduce";
-        broadcast: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclBroadcast";
         reduce_scatter: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclReduceScatter";
         all_gather: fn(*const c_void, *mut c_void, usize, c_int, Handle, Handle) -> c_int = "ncclAllGather";
-        send: fn(*const c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclSend";
-        receive: fn(*mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclRecv";
     }
 }
 
@@ -79,7 +80,7 @@ fn handle(communicator: &Communicator) -> Handle {
 }
 
 /// `ncclDataType_t`.
-pub(crate) const fn data_type(dtype: DType) -> Option<c_int> {
+const fn data_type(dtype: DType) -> Option<c_int> {
     Some(match dtype {
         DType::U8 => 1,
         DType::I32 => 2,
@@ -93,7 +94,7 @@ pub(crate) const fn data_type(dtype: DType) -> Option<c_int> {
 }
 
 /// `ncclRedOp_t`.
-pub(crate) const fn reduction(op: ReduceOp) -> Option<c_int> {
+const fn reduction(op: ReduceOp) -> Option<c_int> {
     Some(match op {
         ReduceOp::Sum => 0,
         ReduceOp::Product => 1,
@@ -110,55 +111,95 @@ fn pointer(buffer: &DeviceBuffer) -> *mut c_void {
 }
 
 fn number(rank: usize) -> c_int {
-    // Groups have checked that there are no more ranks than that.
+    // A process group has checked that there are no more ranks than that.
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }
 
+/// NCCL's library on a GPU.
+struct NcclOnGpu {
+    library: Arc<Library>,
+    context: Context,
+    uuid: String,
+}
+
 impl Library {
-    pub(crate) fn unique_id(&self) -> Result<UniqueId, Status> {
+    /// NCCL on this rank's GPU number `device`, an index into `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES`.
+    ///
+    /// # Errors
+    /// That of a driver or GPU that is not there.
+    pub fn on_gpu(self: &Arc<Self>, device: usize) -> Result<Arc<dyn NcclApi>, LibraryError> {
+        let context = Context::of(Driver::load(self.vendor())?, device)?;
+        let uuid = context.uuid()?;
+        let library = self.clone();
+        Ok(Arc::new(NcclOnGpu {
+            library,
+            context,
+            uuid,
+        }))
+    }
+}
+
+impl NcclOnGpu {
+    /// Calls NCCL with the GPU's context current on this thread.
+    fn ask(&self, call: impl FnOnce(&Functions) -> Status) -> Status {
+        let asked = self.context.with(|| call(&self.library.functions));
+        asked.unwrap_or(Status::UnhandledCudaError)
+    }
+}
+
+impl NcclApi for NcclOnGpu {
+    fn version(&self) -> NcclVersion {
+        self.library.version()
+    }
+
+    fn gpu(&self) -> String {
+        self.uuid.clone()
+    }
+
+    fn unique_id(&self) -> Result<UniqueId, Status> {
         let mut id = UniqueId::new([0; UniqueId::BYTES]);
         // SAFETY: the pointer is to an `ncclUniqueId` of this frame.
-        match Status::from_code(unsafe { (self.functions.unique_id)(&mut id) }) {
+        match self.ask(|calls| Status::from_code(unsafe { (calls.unique_id)(&mut id) })) {
             Status::Success => Ok(id),
             refused => Err(refused),
         }
     }
 
-    /// Begins to connect this thread's GPU with the others of `id`.
-    pub(crate) fn init(
+    fn init(
         &self,
         id: &UniqueId,
         rank: usize,
         world_size: usize,
     ) -> (Option<Communicator>, Status) {
-        let mut handle = ptr::null_mut();
+        let mut handle: Handle = ptr::null_mut();
         let mut config = Config::without_blocking();
         let (rank, world_size) = (number(rank), number(world_size));
-        // SAFETY: the pointers are to a handle and an `ncclConfig_t` of this frame; NCCL copies the
-        // latter before it returns.
-        let code =
-            unsafe { (self.functions.init)(&mut handle, world_size, *id, rank, &mut config) };
+        let status = self.ask(|calls| {
+            // SAFETY: the pointers are to a handle and an `ncclConfig_t` of this frame; NCCL copies the
+            // latter before it returns.
+            let code = unsafe { (calls.init)(&mut handle, world_size, *id, rank, &mut config) };
+            Status::from_code(code)
+        });
         // A call that fails at once takes its handle back.
         let communicator =
             (!handle.is_null()).then(|| Communicator::new(handle.expose_provenance()));
-        (communicator, Status::from_code(code))
+        (communicator, status)
     }
 
-    /// How the communicator is, by now.
-    pub(crate) fn async_error(&self, communicator: &Communicator) -> Status {
+    fn async_error(&self, communicator: &Communicator) -> Status {
         let mut state = 0;
+        let calls = &self.library.functions;
         // SAFETY: the communicator lives; the pointer is to an `ncclResult_t`, an `int`, of this frame.
-        let code = unsafe { (self.functions.async_error)(handle(communicator), &mut state) };
+        let code = unsafe { (calls.async_error)(handle(communicator), &mut state) };
         match Status::from_code(code) {
             Status::Success => Status::from_code(state),
             refused => refused,
         }
     }
 
-    /// NCCL's own words about the last error of this process.
-    pub(crate) fn last_error(&self) -> String {
+    fn last_error(&self) -> String {
         // SAFETY: the argument is unused, and null allowed.
-        let text = unsafe { (self.functions.last_error)(ptr::null_mut()) };
+        let text = unsafe { (self.library.functions.last_error)(ptr::null_mut()) };
         if text.is_null() {
             return String::new();
         }
@@ -167,81 +208,109 @@ impl Library {
         text.to_string_lossy().trim().to_owned()
     }
 
-    pub(crate) fn finalize(&self, communicator: &Communicator) -> Status {
+    fn finalize(&self, communicator: &Communicator) -> Status {
         // SAFETY: the communicator lives.
-        Status::from_code(unsafe { (self.functions.finalize)(handle(communicator)) })
+        self.ask(|calls| Status::from_code(unsafe { (calls.finalize)(handle(communicator)) }))
     }
 
-    // Taking it by value is what makes the calls on communicators safe.
-    #[allow(clippy::needless_pass_by_value)]
-    pub(crate) fn destroy(&self, communicator: Communicator) -> Status {
+    fn destroy(&self, communicator: Communicator) -> Status {
         // SAFETY: the communicator lives, and nobody has it after this.
-        Status::from_code(unsafe { (self.functions.destroy)(handle(&communicator)) })
+        self.ask(|calls| Status::from_code(unsafe { (calls.destroy)(handle(&communicator)) }))
     }
 
-    #[allow(clippy::needless_pass_by_value)]
-    pub(crate) fn abort(&self, communicator: Communicator) -> Status {
+    fn abort(&self, communicator: Communicator) -> Status {
         // SAFETY: the communicator lives, and nobody has it after this.
-        Status::from_code(unsafe { (self.functions.abort)(handle(&communicator)) })
+        self.ask(|calls| Status::from_code(unsafe { (calls.abort)(handle(&communicator)) }))
     }
 
-    /// Puts `operation` on `stream`.
-    pub(crate) fn enqueue(
+    fn enqueue(
         &self,
         communicator: &Communicator,
         operation: &Operation,
         stream: &Stream,
     ) -> Status {
-        let calls = &self.functions;
-        let (communicator, stream) = (handle(communicator), stream_handle(stream));
-        let Some(dtype) = data_type(operation.dtype()) else {
-            return Status::InvalidArgument;
-        };
-        // SAFETY (all calls): communicator and stream live. The buffers are of the lengths that are
-        // given: a group checks operations before it issues them, and keeps the buffers until the
-        // GPU has finished.
-        let code = match operation {
-            Operation::AllReduce { buffer, op } => {
-                let Some(op) = reduction(*op) else {
-                    return Status::InvalidArgument;
-                };
-                let at = pointer(buffer);
-                // SAFETY: as above.
-                unsafe { (calls.all_reduce)(at, at, buffer.len(), dtype, op, communicator, stream) }
-            }
-            Operation::Broadcast { buffer, root } => {
-                let (at, root) = (pointer(buffer), number(*root));
-                // SAFETY: as above.
-                unsafe {
-                    (calls.broadcast)(at, at, buffer.len(), dtype, root, communicator, stream)
-                }
-            }
-            Operation::ReduceScatter { send, receive, op } => {
-                let Some(op) = reduction(*op) else {
-                    return Status::InvalidArgument;
-                };
-                let (from, to, len) = (pointer(send), pointer(receive), receive.len());
-                // SAFETY: as above.
-                unsafe { (calls.reduce_scatter)(from, to, len, dtype, op, communicator, stream) }
-            }
-            Operation::AllGather { send, receive } => {
-                let (from, to) = (pointer(send), pointer(receive));
-                // SAFETY: as above.
-                unsafe { (calls.all_gather)(from, to, send.len(), dtype, communicator, stream) }
-            }
-            Operation::Send { buffer, peer } => {
-                let (at, peer) = (pointer(buffer), number(*peer));
-                // SAFETY: as above.
-                unsafe { (calls.send)(at, buffer.len(), dtype, peer, communicator, stream) }
-            }
-            Operation::Receive { buffer, peer } => {
-                let (at, peer) = (pointer(buffer), number(*peer));
-                // SAFETY: as above.
-                unsafe { (calls.receive)(at, buffer.len(), dtype, peer, communicator, stream) }
-            }
-        };
-        Status::from_code(code)
+        self.ask(|calls| enqueue(calls, communicator, operation, stream))
     }
+
+    fn create_stream(&self) -> Result<Stream, LibraryError> {
+        self.context.create_stream()
+    }
+
+    fn destroy_stream(&self, stream: Stream) {
+        self.context.destroy_stream(stream);
+    }
+
+    fn create_event(&self) -> Result<Event, LibraryError> {
+        self.context.create_event()
+    }
+
+    fn destroy_event(&self, event: Event) {
+        self.context.destroy_event(event);
+    }
+
+    fn record(&self, event: &Event, stream: &Stream) -> Result<(), LibraryError> {
+        self.context.record(event, stream)
+    }
+
+    fn wait(&self, stream: &Stream, event: &Event) -> Result<(), LibraryError> {
+        self.context.wait(stream, event)
+    }
+
+    fn query(&self, event: &Event) -> Result<bool, LibraryError> {
+        self.context.query(event)
+    }
+
+    fn orders_all(&self) -> bool {
+        self.context.orders_all()
+    }
+
+    fn record_all(&self, event: &Event) -> Result<(), LibraryError> {
+        self.context.record_all(event)
+    }
+
+    fn wait_all(&self, event: &Event) -> Result<(), LibraryError> {
+        self.context.wait_all(event)
+    }
+}
+
+/// Puts `operation` on `stream`, with the GPU's context current on this thread.
+fn enqueue(
+    calls: &Functions,
+    communicator: &Communicator,
+    operation: &Operation,
+    stream: &Stream,
+) -> Status {
+    let (communicator, stream) = (handle(communicator), stream_handle(stream));
+    let Some(dtype) = data_type(operation.dtype()) else {
+        return Status::InvalidArgument;
+    };
+    // SAFETY (all calls): communicator and stream live. The buffers are of the lengths that are
+    // given: the backend checks operations before it issues them, and keeps the buffers until the
+    // GPU has finished.
+    let code = match operation {
+        Operation::AllReduce { buffer, op } => {
+            let Some(op) = reduction(*op) else {
+                return Status::InvalidArgument;
+            };
+            let at = pointer(buffer);
+            // SAFETY: as above.
+            unsafe { (calls.all_reduce)(at, at, buffer.len(), dtype, op, communicator, stream) }
+        }
+        Operation::ReduceScatter { send, receive, op } => {
+            let Some(op) = reduction(*op) else {
+                return Status::InvalidArgument;
+            };
+            let (from, to, len) = (pointer(send), pointer(receive), receive.len());
+            // SAFETY: as above.
+            unsafe { (calls.reduce_scatter)(from, to, len, dtype, op, communicator, stream) }
+        }
+        Operation::AllGather { send, receive } => {
+            let (from, to) = (pointer(send), pointer(receive));
+            // SAFETY: as above.
+            unsafe { (calls.all_gather)(from, to, send.len(), dtype, communicator, stream) }
+        }
+    };
+    Status::from_code(code)
 }
 
 #[cfg(test)]

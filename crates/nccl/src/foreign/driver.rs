@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::path::PathBuf;
 use std::ptr;
 
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 use super::context;
 use super::dynamic::{Named, Opened, functions_of_both};
 use crate::error::LibraryError;
@@ -41,11 +41,11 @@ functions_of_both! {
 pub(crate) struct Driver {
     vendor: Vendor,
     functions: DeviceFunctions,
-    #[cfg(feature = "group")]
+    #[cfg(feature = "backend")]
     pub(super) contexts: context::Functions,
-    #[cfg(feature = "group")]
+    #[cfg(feature = "backend")]
     pub(super) selection: context::Selection,
-    #[cfg(feature = "group")]
+    #[cfg(feature = "backend")]
     pub(super) order: Option<context::OrderFunctions>,
 }
 
@@ -71,11 +71,11 @@ impl Driver {
         let driver = Self {
             vendor,
             functions: DeviceFunctions::load(vendor, &opened).map_err(missing)?,
-            #[cfg(feature = "group")]
+            #[cfg(feature = "backend")]
             contexts: context::Functions::load(vendor, &opened).map_err(missing)?,
-            #[cfg(feature = "group")]
+            #[cfg(feature = "backend")]
             selection: context::Selection::load(vendor, &opened).map_err(missing)?,
-            #[cfg(feature = "group")]
+            #[cfg(feature = "backend")]
             order: context::OrderFunctions::load(&opened).ok(),
         };
         let init = driver.functions.init;

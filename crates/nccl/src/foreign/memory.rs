@@ -97,7 +97,7 @@ impl GpuMemory {
         Ok(bytes)
     }
 
-    /// The same memory for operations of a group of that GPU.
+    /// The same memory for operations on that GPU.
     #[must_use]
     pub fn buffer(&self) -> DeviceBuffer {
         // SAFETY: the piece is of that length, and lives as long as the clone of its owner.

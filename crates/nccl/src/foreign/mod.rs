@@ -4,26 +4,24 @@
 //! Types and numbers are those of nccl.h (2.18 and later; rccl.h has the same), cuda.h, hip_runtime_api.h and nvml.h. Results are taken as
 //! plain integers, never as Rust enums: a newer library may say what these headers do not know.
 
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 mod buffer;
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 mod communicator;
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 mod context;
 mod driver;
 mod dynamic;
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 mod memory;
 mod nccl;
 mod nvml;
 mod nvrtc;
 
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 pub use self::buffer::DeviceBuffer;
-#[cfg(feature = "group")]
-pub(crate) use self::context::Context;
 pub(crate) use self::driver::Driver;
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 pub use self::memory::GpuMemory;
 pub use self::nccl::Library;
 pub(crate) use self::nvml::Nvml;

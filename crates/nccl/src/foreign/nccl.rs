@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-#[cfg(feature = "group")]
+#[cfg(feature = "backend")]
 use super::communicator::Functions;
 use super::dynamic::{Opened, functions};
 use crate::error::LibraryError;
@@ -43,7 +43,7 @@ pub struct Library {
     vendor: Vendor,
     path: PathBuf,
     version: NcclVersion,
-    #[cfg(feature = "group")]
+    #[cfg(feature = "backend")]
     pub(super) functions: Functions,
 }
 
@@ -116,7 +116,7 @@ impl Library {
             vendor,
             path: opened.path.clone(),
             version: found,
-            #[cfg(feature = "group")]
+            #[cfg(feature = "backend")]
             functions: Functions::load(opened).map_err(missing)?,
         })
     }

@@ -42,7 +42,7 @@ pub trait Activation: Clone + Send + 'static {
     /// If there are more or fewer tensors, or tensors of other dimensions.
     fn from_values(values: Vec<TensorData>, device: &Device) -> Result<Self, ActivationError>;
 
-    /// The gradients of its tensors; `None` for those that have none.
+    /// The gradients of its tensors; `None` for tensors without one.
     ///
     /// # Errors
     /// If a gradient cannot be read from its device.

@@ -27,17 +27,6 @@ pub struct ParameterPath {
 
 /// The parameters and buffers of a model in the order of its fields, without drawing the values of
 /// those that have none yet.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::nn::LinearConfig;
-/// use burn::prelude::*;
-///
-/// let linear = LinearConfig::new(2, 3).init(&Device::flex());
-/// let paths = everburn::nn::parameter_paths(&linear);
-/// assert_eq!(paths[0].path, "weight");
-/// assert_eq!(paths[0].shape, [2, 3]);
-/// ```
 pub fn parameter_paths<M: Module>(model: &M) -> Vec<ParameterPath> {
     let mut visitor = Paths::default();
     model.visit(&mut visitor);

@@ -12,28 +12,12 @@ use super::operations::LayerOps;
 /// Zeros in the place of negative numbers: [`burn::tensor::activation::relu`] to the bit, with the
 /// kernels of `everburn-kernels` on CPUs. It keeps its output for the backward pass rather than its
 /// input, which most layers that follow keep anyway.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-///
-/// let input = Tensor::<1>::from_floats([1.0, -2.0], &Device::flex());
-/// assert_eq!(everburn::nn::tensor::activation::relu(input).to_data(), TensorData::from([1.0_f32, 0.0]));
-/// ```
 pub fn relu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as LayerOps>::relu(input.into_dispatch()))
 }
 
 /// The Gaussian error linear unit: [`burn::tensor::activation::gelu`] but for rounding, with the
 /// kernels of `everburn-kernels` on CPUs.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-///
-/// let input = Tensor::<1>::from_floats([0.0, 100.0], &Device::flex());
-/// assert_eq!(everburn::nn::tensor::activation::gelu(input).to_data(), TensorData::from([0.0_f32, 100.0]));
-/// ```
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as LayerOps>::gelu(input.into_dispatch()))
 }
@@ -131,15 +115,6 @@ impl From<Gelu> for burns::Activation {
 ///
 /// # Panics
 /// Panics if the last two extents differ.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-///
-/// let scores = Tensor::<4>::zeros([1, 1, 2, 2], &Device::flex());
-/// let shares = everburn::nn::causal_softmax(scores, 0.5).to_data();
-/// assert_eq!(shares, TensorData::from([[[[1.0_f32, 0.0], [0.5, 0.5]]]]));
-/// ```
 pub fn causal_softmax(scores: Tensor<4>, scale: f64) -> Tensor<4> {
     let [_, _, length, _] = scores.dims();
     assert_shape!(scores, [_, _, length, length]);
@@ -156,17 +131,6 @@ pub fn causal_softmax(scores: Tensor<4>, scale: f64) -> Tensor<4> {
 ///
 /// # Panics
 /// Panics if the tables have another shape.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-///
-/// let device = Device::flex();
-/// let vectors = Tensor::<4>::from_floats([[[[3.0, 4.0]]]], &device);
-/// let [cosines, sines] = [0.0, 1.0].map(|x| Tensor::<4>::full([1, 1, 1, 1], x, &device));
-/// let rotated = everburn::nn::rope(vectors, cosines, sines).to_data();
-/// assert_eq!(rotated, TensorData::from([[[[-4.0_f32, 3.0]]]]));
-/// ```
 pub fn rope(vectors: Tensor<4>, cosines: Tensor<4>, sines: Tensor<4>) -> Tensor<4> {
     let [_, _, tokens, width] = vectors.dims();
     let half = width / 2;

@@ -18,17 +18,6 @@ use crate::precision::CastMatmul;
 ///
 /// # Panics
 /// Panics if the shapes differ.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-///
-/// let device = Device::flex();
-/// let zeros = Tensor::<4>::zeros([1, 1, 2, 1], &device);
-/// let values = Tensor::<4>::from_floats([[[[4.0], [6.0]]]], &device);
-/// let output = everburn::nn::causal_attention(zeros.clone(), zeros, values, 1.0).to_data();
-/// assert_eq!(output, TensorData::from([[[4.0_f32], [5.0]]]));
-/// ```
 pub fn causal_attention(
     queries: Tensor<4>,
     keys: Tensor<4>,

@@ -12,14 +12,9 @@ use crate::targets::embedding;
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use burn::tensor::Int;
-/// use everburn::nn::EmbeddingConfig;
-///
-/// let device = Device::flex();
-/// let embedding = EmbeddingConfig::new(7, 4).init(&device);
-/// let tokens = Tensor::<2, Int>::from_ints([[0, 6, 2]], &device);
-/// assert_eq!(embedding.forward(tokens).dims(), [1, 3, 4]);
+/// let device = burn::prelude::Device::flex();
+/// let embedding = everburn::nn::EmbeddingConfig::new(7, 4).init(&device);
+/// assert_eq!(embedding.weight.dims(), [7, 4]);
 /// ```
 #[derive(Config, Debug)]
 pub struct EmbeddingConfig {

@@ -21,17 +21,6 @@ use crate::targets::check_targets;
 ///
 /// # Panics
 /// Panics if there are not as many targets as rows, or one is no class: see [`WrongTarget`](crate::WrongTarget).
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-///
-/// let device = Device::flex();
-/// let logits = Tensor::<2>::from_floats([[0.0, 0.0], [100.0, 0.0]], &device);
-/// let targets = Tensor::<1, Int>::from_ints([1, 0], &device);
-/// let loss = everburn::nn::cross_entropy(logits, targets).into_scalar::<f32>();
-/// assert!((loss - 2.0_f32.ln() / 2.0).abs() < 1e-6);
-/// ```
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [rows] = targets.dims();
     assert_shape!(logits, [rows, _]);
@@ -66,14 +55,8 @@ pub fn argmax(logits: Tensor<2>) -> Tensor<1, Int> {
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use burn::tensor::Int;
-/// use everburn::nn::loss::CrossEntropyLossConfig;
-///
-/// let device = Device::flex();
-/// let loss = CrossEntropyLossConfig::new().init(&device);
-/// let classes = Tensor::<1, Int>::from_data([0, 2], &device);
-/// assert_eq!(loss.forward(Tensor::<2>::zeros([2, 3], &device), classes).dims(), [1]);
+/// let config = everburn::nn::loss::CrossEntropyLossConfig::new().with_smoothing(Some(0.1));
+/// let _loss = config.init(&burn::prelude::Device::flex());
 /// ```
 #[derive(Config, Debug)]
 pub struct CrossEntropyLossConfig {

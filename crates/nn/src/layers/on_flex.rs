@@ -161,11 +161,8 @@ impl LayerOps for Flex {
 
     fn multiply_with_bias(left: Tensor, right: Tensor, bias: Tensor) -> Tensor {
         through_f32!(multiply_with_bias(left, right, bias));
-        multiply(&left, &right, Some(&bias)).unwrap_or_else(|| {
-            let columns = bias.shape()[0];
-            let bias = Self::float_reshape(bias, Shape::new([1, columns]));
-            Self::float_add(counted::matmul::<Self>(left, right), bias)
-        })
+        multiply(&left, &right, Some(&bias))
+            .unwrap_or_else(|| Self::add_bias(counted::matmul::<Self>(left, right), bias))
     }
 
     fn multiply_right_gradient(left: Tensor, right: Tensor, gradient: Tensor) -> Tensor {

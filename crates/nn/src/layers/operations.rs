@@ -149,12 +149,10 @@ pub(crate) trait LayerOps: Backend {
         right: FloatTensor<Self>,
         bias: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        let columns = bias.shape()[0];
-        let bias = Self::float_reshape(bias, Shape::new([1, columns]));
-        Self::float_add(counted::matmul::<Self>(left, right), bias)
+        Self::add_bias(counted::matmul::<Self>(left, right), bias)
     }
 
-    /// The gradient of `left * right` with respect to `right`, which lies in memory as `right` does.
+    /// The gradient of `left * right` with respect to `right`, which has the memory layout of `right`.
     #[fusion(default)]
     fn multiply_right_gradient(
         left: FloatTensor<Self>,
@@ -278,7 +276,7 @@ pub(crate) trait LayerOps: Backend {
         lowered::<Self>(class_loss_gradient::<Self>(saved, targets, gradient), dtype)
     }
 
-    /// The class of the largest logit of each row of `[rows, classes]`: the first of those that are equal.
+    /// The class of the largest logit of each row of `[rows, classes]`: the first of equal ones.
     #[fusion(meta = |logits, dtype| on_cube::argmax_spec(logits, *dtype))]
     fn argmax(logits: FloatTensor<Self>, dtype: IntDType) -> IntTensor<Self> {
         let rows = Shape::new([logits.shape()[0]]);
@@ -299,7 +297,7 @@ pub(crate) trait LayerOps: Backend {
     }
 
     /// Zeros in the place of a share of all values, and the others multiplied so that the mean stays;
-    /// then what tells the backward pass which: factors, or less that stands for them.
+    /// then what the backward pass needs: factors, or less from which they follow.
     #[fusion(default)]
     fn dropout(
         input: FloatTensor<Self>,

@@ -17,15 +17,6 @@ use crate::precision::CastMatmul;
 ///
 /// # Panics
 /// Panics if the factors do not fit together.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-///
-/// let device = Device::flex();
-/// let [left, right] = [[2, 3, 4, 5], [2, 3, 5, 6]].map(|dims| Tensor::<4>::ones(dims, &device));
-/// assert_eq!(everburn::nn::matmul(left, right).dims(), [2, 3, 4, 6]);
-/// ```
 pub fn matmul(left: Tensor<4>, right: Tensor<4>) -> Tensor<4> {
     let [batch, heads, _, inner] = left.dims();
     assert_shape!(right, [batch, heads, inner, _]);

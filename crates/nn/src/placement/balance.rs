@@ -9,12 +9,6 @@ use super::PlacementError;
 /// Cuts blocks of these costs into `parts` runs of consecutive blocks, none empty, such that the run
 /// that costs most costs as little as can be.
 ///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// let parts = everburn::nn::balanced_parts(&[1.0, 1.0, 1.0, 3.0], 2).unwrap();
-/// assert_eq!(parts, [0..3, 3..4]);
-/// ```
-///
 /// # Errors
 /// [`PlacementError`] if there are no parts, more parts than costs, or a cost is negative or not a
 /// number.

@@ -13,33 +13,6 @@ const TIMED_RUNS: usize = 3;
 
 /// How many numbers the parameters and buffers of each block have. One that several blocks use counts
 /// for the first.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::nn::{Linear, LinearConfig};
-/// use burn::prelude::*;
-/// use everburn::nn::{Blocks, InBlocks, parameter_counts};
-///
-/// #[derive(Module, Debug)]
-/// struct Two {
-///     first: Linear,
-///     second: Linear,
-/// }
-///
-/// impl InBlocks for Two {
-///     type Input = Tensor<2>;
-///     type Output = Tensor<2>;
-///
-///     fn blocks(&self) -> Blocks<Self, Tensor<2>, Tensor<2>> {
-///         Blocks::first("first", ["first"], |two: &Self, x| two.first.forward(x))
-///             .then("second", ["second"], |two, x| two.second.forward(x))
-///     }
-/// }
-///
-/// let linear = |outputs| LinearConfig::new(3, outputs).init(&Device::flex());
-/// let model = Two { first: linear(3), second: linear(2) };
-/// assert_eq!(parameter_counts(&model), [12.0, 8.0]);
-/// ```
 pub fn parameter_counts<M: InBlocks>(model: &M) -> Vec<f64> {
     let blocks = model.blocks();
     let mut counts = vec![0.0; blocks.len()];

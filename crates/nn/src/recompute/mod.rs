@@ -92,19 +92,6 @@ where
 
 /// [`checkpoint`] with a word on the segment's random numbers.
 ///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::nn::{Linear, LinearConfig};
-/// use burn::prelude::*;
-/// use everburn::nn::{Randomness, checkpoint_with};
-///
-/// let device = Device::flex().autodiff();
-/// let linear: Linear = LinearConfig::new(8, 8).init(&device);
-/// let x = Tensor::<2>::ones([2, 8], &device);
-/// let y = checkpoint_with(Randomness::Unused, &linear, x, |linear, x| linear.forward(x));
-/// assert_eq!(y.dims(), [2, 8]);
-/// ```
-///
 /// # Panics
 /// As [`checkpoint`].
 pub fn checkpoint_with<M, I, O>(
@@ -195,11 +182,6 @@ thread_local! {
 
 /// Whether this thread runs a checkpointed segment again, for its backward pass: what a segment does beside
 /// computing its output, such as counting, it has done before.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// assert!(!everburn::nn::recomputing());
-/// ```
 pub fn recomputing() -> bool {
     RECOMPUTATIONS.with(|depth| depth.get() > 0)
 }

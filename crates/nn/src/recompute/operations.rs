@@ -107,7 +107,7 @@ pub(crate) trait RecomputeOps: Backend {
         marker
     }
 
-    /// `marker`, behind which `recomputation` runs in the backward pass.
+    /// `marker`, after which `recomputation` runs in the backward pass.
     fn segment(marker: FloatTensor<Self>, recomputation: Recomputation) -> FloatTensor<Self> {
         drop(recomputation);
         marker

@@ -50,30 +50,6 @@ thread_local! {
 
 /// Runs `pass` with `source`: checkpointed segments take the parameters it has from there, and again in their backward
 /// pass.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use std::sync::Arc;
-/// use burn::backend::DispatchTensor;
-/// use burn::module::ParamId;
-/// use everburn::nn::{ParameterSource, with_parameters_from};
-///
-/// struct Nothing;
-///
-/// impl ParameterSource for Nothing {
-///     fn has(&self, _: ParamId) -> bool {
-///         false
-///     }
-///     fn placeholder(&self, _: ParamId) -> DispatchTensor {
-///         unreachable!("it has no parameter")
-///     }
-///     fn numbers(&self, _: ParamId) -> DispatchTensor {
-///         unreachable!("it has no parameter")
-///     }
-/// }
-///
-/// assert_eq!(with_parameters_from(Arc::new(Nothing), || 7), 7);
-/// ```
 pub fn with_parameters_from<R>(source: SharedSource, pass: impl FnOnce() -> R) -> R {
     struct Before(Option<SharedSource>);
     impl Drop for Before {
@@ -87,11 +63,6 @@ pub fn with_parameters_from<R>(source: SharedSource, pass: impl FnOnce() -> R) -
 
 /// Whether this thread runs a pass whose parameters come from a [`ParameterSource`]: reading one that is not used then
 /// fetches it for nothing.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// assert!(!everburn::nn::has_parameter_source());
-/// ```
 pub fn has_parameter_source() -> bool {
     SOURCE.with_borrow(Option::is_some)
 }

@@ -79,27 +79,6 @@ pub fn record<R>(forward: impl FnOnce() -> R) -> (R, WeightBackward) {
 /// Its gradient from the other operation is computed in the first pass, but reaches the parameter in the second.
 /// Without this, the first pass would consume the graph between the parameter and its uses (such as a gradient hook),
 /// and the second would panic in Burn about a consumed graph. Outside a recording it is `value` itself.
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::nn::EmbeddingConfig;
-/// use burn::prelude::*;
-/// use burn::tensor::module::embedding;
-/// use everburn::nn::split_backward;
-/// use everburn::nn::tensor::module::linear;
-///
-/// let device = Device::flex().autodiff();
-/// let tied = EmbeddingConfig::new(5, 3).init(&device);
-/// let ids = Tensor::<2, Int>::from_ints([[1, 4]], &device);
-/// let (loss, weight_backward) = split_backward::record(|| {
-///     let hidden = embedding(split_backward::parameter(tied.weight.val()), ids);
-///     linear(hidden, tied.weight.val().transpose(), None).sum()
-/// });
-/// let gradients = loss.backward();
-/// assert!(tied.weight.grad(&gradients).is_none());
-/// let gradients = weight_backward.run().unwrap().unwrap();
-/// assert_eq!(tied.weight.grad(&gradients).unwrap().dims(), [5, 3]); // both parts
-/// ```
 pub fn parameter<const D: usize>(value: Tensor<D>) -> Tensor<D> {
     let Some(recording) = current().filter(|_| value.is_autodiff()) else {
         return value;

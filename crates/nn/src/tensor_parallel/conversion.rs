@@ -56,58 +56,6 @@ pub(crate) struct Site {
 /// with equal inputs. If an exchange fails, the pass continues with this rank's own numbers, and the
 /// group reports it to the step ([`TensorGroup`]), for a pass cannot return an error.
 ///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use std::sync::Arc;
-///
-/// use burn::module::Module;
-/// use burn::prelude::*;
-/// use everburn::nn::{
-///     Linear, LinearConfig, SyncError, TensorGroup, TensorRule, parameter_shards, tensor_parallel,
-/// };
-///
-/// /// A group of one rank; `everburn::distributed::tensor_parallel` makes one of a process group.
-/// #[derive(Debug)]
-/// struct Alone;
-///
-/// impl TensorGroup for Alone {
-///     fn world_size(&self) -> usize {
-///         1
-///     }
-///     fn rank(&self) -> usize {
-///         0
-///     }
-///     fn all_reduce_sum_f32(&self, _values: &mut [f32]) -> Result<(), SyncError> {
-///         Ok(())
-///     }
-///     fn abort(&self, reason: &str) {
-///         panic!("{reason}");
-///     }
-/// }
-///
-/// #[derive(Module, Debug)]
-/// struct FeedForward {
-///     up: Linear,
-///     down: Linear,
-/// }
-///
-/// # fn main() -> Result<(), everburn_nn::TensorParallelError> {
-/// let device = Device::flex();
-/// let model = FeedForward {
-///     up: LinearConfig::new(4, 8).init(&device),
-///     down: LinearConfig::new(8, 4).init(&device),
-/// };
-/// let group: Arc<dyn TensorGroup> = Arc::new(Alone);
-/// let rules = [TensorRule::column("up"), TensorRule::row("down")];
-/// let model = tensor_parallel(model, &rules, &group)?;
-/// let hidden = model.up.forward(Tensor::<2>::ones([1, 4], &device));
-/// assert_eq!(hidden.dims(), [1, 8]); // of two ranks, each would have 4
-/// assert_eq!(model.down.forward(hidden).dims(), [1, 4]);
-/// assert!(parameter_shards(&model).is_empty()); // and "up.weight" would be the first of them
-/// # Ok(())
-/// # }
-/// ```
-///
 /// # Errors
 /// [`TensorParallelError`], the same kind on all ranks where the models differ or the exchange fails.
 pub fn tensor_parallel<M: Module>(

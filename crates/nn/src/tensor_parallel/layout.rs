@@ -67,7 +67,7 @@ pub enum ShardError {
         /// The first shape that does not fit.
         shape: Vec<usize>,
     },
-    /// Parts of different types, or a type whose elements cannot be told apart.
+    /// Parts of different types, or a type whose elements have no fixed size.
     #[error(
         "`{path}` cannot be put together from, or cut into, parts with elements of type {dtype}"
     )]
@@ -207,7 +207,7 @@ impl ParameterShard {
         Ok(TensorData::from_bytes_vec(bytes, shape, first.dtype()))
     }
 
-    /// The bytes of all that is behind one index of the dimensions before `dim`.
+    /// The bytes of all that is under one index of the dimensions before `dim`.
     fn row_bytes(&self, data: &TensorData) -> Result<usize, ShardError> {
         if matches!(data.dtype(), DType::QFloat(_)) {
             return Err(self.wrong_type(data.dtype()));

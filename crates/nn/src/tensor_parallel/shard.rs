@@ -61,7 +61,7 @@ impl Membership {
     }
 
     /// The output of a row shard: the sum of the ranks' products. Where the exchange fails it is this
-    /// rank's own; the group tells the step.
+    /// rank's own; the group reports it to the step.
     pub(crate) fn collect<const D: usize>(&self, own: Tensor<D>) -> Tensor<D> {
         match Self::sum(&own, &self.next()) {
             Ok(sum) => Tensor::from_dispatch(<Dispatch as ShardOps>::collected_from_ranks(

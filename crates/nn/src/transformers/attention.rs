@@ -15,13 +15,9 @@ use crate::linear::{Linear, LinearConfig};
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use everburn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
-///
-/// let device = Device::flex();
-/// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
-/// let output = attention.forward(MhaInput::self_attn(Tensor::ones([3, 5, 8], &device)));
-/// assert_eq!(output.context.dims(), [3, 5, 8]);
+/// let config = everburn::nn::attention::MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0);
+/// let attention = config.init(&burn::prelude::Device::flex());
+/// assert_eq!((attention.n_heads, attention.d_k), (2, 4));
 /// ```
 #[derive(Config, Debug)]
 pub struct MultiHeadAttentionConfig {

@@ -12,13 +12,9 @@ use super::encoder_layer::{TransformerEncoderLayer, TransformerEncoderLayerAutor
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use everburn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
-///
-/// let device = Device::flex();
-/// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);
-/// let input = TransformerEncoderInput::new(Tensor::ones([2, 5, 8], &device));
-/// assert_eq!(encoder.forward(input).dims(), [2, 5, 8]);
+/// let config = everburn::nn::transformer::TransformerEncoderConfig::new(8, 32, 2, 3);
+/// let encoder = config.with_norm_first(true).init(&burn::prelude::Device::flex());
+/// assert_eq!(encoder.layers.len(), 3);
 /// ```
 #[derive(Config, Debug)]
 pub struct TransformerEncoderConfig {
@@ -178,7 +174,7 @@ impl TransformerEncoderInput {
 }
 
 impl TransformerEncoder {
-    /// Vectors of tokens that know of each other.
+    /// Vectors of tokens, each computed from all.
     ///
     /// # Shapes
     /// - output: `[B, T, E]`

@@ -71,7 +71,7 @@ impl TransformerEncoderLayer {
         }
     }
 
-    /// Vectors of tokens that know of each other.
+    /// Vectors of tokens, each computed from all.
     ///
     /// # Shapes
     /// - input, output: `[B, T, E]`

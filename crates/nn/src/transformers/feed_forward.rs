@@ -14,12 +14,9 @@ use crate::linear::{Linear, LinearConfig};
 ///
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use everburn::nn::transformer::PositionWiseFeedForwardConfig;
-///
-/// let device = Device::flex();
-/// let net = PositionWiseFeedForwardConfig::new(8, 32).init(&device);
-/// assert_eq!(net.forward(Tensor::<3>::ones([2, 5, 8], &device)).dims(), [2, 5, 8]);
+/// let config = everburn::nn::transformer::PositionWiseFeedForwardConfig::new(8, 32);
+/// let net = config.with_dropout(0.0).init(&burn::prelude::Device::flex());
+/// assert_eq!(net.linear_inner.weight.dims(), [8, 32]);
 /// ```
 #[derive(Config, Debug)]
 pub struct PositionWiseFeedForwardConfig {

@@ -44,7 +44,7 @@ fn layers_are_counted_forward_and_backward() {
         assert_eq!(forward, convolution);
         assert_eq!(counted(|| output.sum().backward()).0, 2 * convolution);
 
-        // Numbers that our kernels do not know are multiplied by Burn's.
+        // Numbers of types without a kernel are multiplied by Burn's.
         for dtype in [FloatDType::F32, FloatDType::F64, FloatDType::F16] {
             let [left, right] =
                 [[2, 3, 4, 5], [2, 3, 5, 6]].map(|shape| random(shape, dtype, &device));
@@ -57,7 +57,7 @@ fn layers_are_counted_forward_and_backward() {
             );
         }
 
-        // Of ten tokens, those that a token sees are counted: 55 pairs, whatever is computed twice.
+        // Of ten tokens, the ones that a token sees are counted: 55 pairs, whatever is computed twice.
         let all = [(); 3].map(|()| random([2, 3, 10, 4], FloatDType::F32, &device));
         let [q, k, v] = all;
         let (forward, output) = counted(|| causal_attention(q, k, v, 0.5));

@@ -56,7 +56,7 @@ impl Live {
             return None;
         }
         let disk = rustix::fs::statvfs(run).ok();
-        let refusal = disk.and_then(|disk| refusal(disk.f_bavail, disk.f_flag));
+        let refusal = disk.and_then(|disk| refusal([disk.f_bavail, disk.f_blocks], disk.f_flag));
         match (refusal, self.unwritten_here(now_ms)) {
             (Some(why), _) => Some(format!("the folder of the run cannot be written: {why}")),
             (None, Some(_)) => Some("the folder of the run cannot be written".to_owned()),
@@ -222,11 +222,11 @@ impl LiveRank {
     }
 }
 
-/// Why a disk with this many free blocks, mounted so, takes no file.
-fn refusal(free_blocks: u64, flags: StatVfsMountFlags) -> Option<&'static str> {
-    match free_blocks {
+/// Why a disk with this many free blocks of all, mounted so, takes no file. One in a network may say that it has 0 of 0.
+fn refusal(blocks: [u64; 2], flags: StatVfsMountFlags) -> Option<&'static str> {
+    match blocks {
         _ if flags.contains(StatVfsMountFlags::RDONLY) => Some("it is mounted read-only"),
-        0 => Some("no space is left on its disk"),
+        [0, all] if all > 0 => Some("no space is left on its disk"),
         _ => None,
     }
 }

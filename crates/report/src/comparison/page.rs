@@ -6,15 +6,13 @@ use everburn_record::plain;
 
 use super::Comparison;
 use crate::Series;
-use crate::chart::{Chart, Detail, Line};
+use crate::chart::{Chart, Detail, Line, Style};
 use crate::page::markup::{Html, text};
-use crate::page::{Data, Section, page, within_bounds};
-use crate::run::Run;
+use crate::page::{Data, MIB, Section, page, within_bounds};
+use crate::run::{Curve, Run};
 
 /// Which of a run's series a chart shows.
 type Choice = fn(&Run) -> &Series;
-
-const MIB: f64 = (1 << 20) as f64;
 
 impl Comparison {
     /// The runs as one HTML file, in the manner of [`Run::to_html`]: the table, and their curves in the same charts.
@@ -74,101 +72,92 @@ impl Comparison {
         Some(section)
     }
 
+    /// The line of each run that has the series.
+    fn lines<'a>(
+        &'a self,
+        series: impl Fn(&'a Run) -> Option<&'a Series>,
+    ) -> impl Iterator<Item = Line<'a>> {
+        let runs = self.names.iter().zip(&self.runs).enumerate();
+        runs.filter_map(move |(index, (name, run))| Some(Line::new(name, series(run)?, index)))
+    }
+
     fn curves(&self, detail: Detail, data: &mut Data) -> Option<Section> {
-        let mut section = Section::new("curves", "Curves");
-        let steps = [
-            Chart::new("training-loss", "Training loss", "nats a prediction").or_logarithmic(),
-            Chart::new("validation-loss", "Validation loss", "nats a prediction").or_logarithmic(),
-            Chart::new("training-accuracy", "Training accuracy", "% of predictions"),
-            Chart::new(
-                "validation-accuracy",
-                "Validation accuracy",
-                "% of predictions",
-            ),
-            Chart::new("throughput", "Throughput", "samples per second, all ranks").with_zero(),
-            Chart::new("memory", "Peak memory", "MiB, of the rank that uses most").with_zero(),
-            Chart::new("learning-rate", "Learning rate", "per step").with_zero(),
-        ];
-        let curves: [(Choice, f64); 7] = [
+        let of_loss = |id, title| Chart::new(id, title, "nats a prediction").or_logarithmic();
+        let of_accuracy = |id, title| Chart::new(id, title, "% of predictions");
+        let throughput = Chart::new("throughput", "Throughput", "samples per second, all ranks");
+        let memory = Chart::new("memory", "Peak memory", "MiB, of the rank that uses most");
+        let rate = Chart::new("learning-rate", "Learning rate", "per step");
+        let curves: [(Chart, f64, Choice); 7] = [
+            (of_loss("training-loss", "Training loss"), 1.0, |run| {
+                of_training(&run.metrics.loss)
+            }),
+            (of_loss("validation-loss", "Validation loss"), 1.0, |run| {
+                &run.metrics.loss.validation
+            }),
             (
-                |run| first_of(&run.metrics.loss.step, &run.metrics.loss.epoch),
-                1.0,
-            ),
-            (|run| &run.metrics.loss.validation, 1.0),
-            (
-                |run| first_of(&run.metrics.accuracy.step, &run.metrics.accuracy.epoch),
+                of_accuracy("training-accuracy", "Training accuracy"),
                 100.0,
+                |run| of_training(&run.metrics.accuracy),
             ),
-            (|run| &run.metrics.accuracy.validation, 100.0),
-            (|run| &run.metrics.samples_per_second, 1.0),
-            (|run| &run.metrics.peak_memory, 1.0 / MIB),
-            (|run| &run.metrics.learning_rate, 1.0),
+            (
+                of_accuracy("validation-accuracy", "Validation accuracy"),
+                100.0,
+                |run| &run.metrics.accuracy.validation,
+            ),
+            (throughput.with_zero(), 1.0, |run| {
+                &run.metrics.samples_per_second
+            }),
+            (memory.with_zero(), 1.0 / MIB, |run| {
+                &run.metrics.peak_memory
+            }),
+            (rate.with_zero(), 1.0, |run| &run.metrics.learning_rate),
         ];
-        let mut charts = steps;
-        for (chart, (series, factor)) in charts.iter_mut().zip(curves) {
-            for (index, run) in self.runs.iter().enumerate() {
-                let line = Line::new(&self.names[index], series(run), index);
-                let smooth = ["memory", "learning-rate"].contains(&chart.id.as_str());
-                let line = if smooth { line } else { line.noisy() };
-                let line = line.times(factor);
-                let few = series(run).count() <= 60;
-                chart.add(&if few { line.dotted() } else { line }, detail);
-            }
+        let mut charts = Vec::new();
+        for (chart, factor, series) in curves {
+            let is_noisy = !["memory", "learning-rate"].contains(&chart.id.as_str());
+            let lines = self.lines(|run| Some(series(run))).map(|line| Line {
+                style: match line.series.count() {
+                    ..=60 => Style::Dotted,
+                    _ => Style::Solid,
+                },
+                is_noisy,
+                factor,
+                ..line
+            });
+            charts.push(chart.with(lines, detail));
         }
-        let named = self.named(detail);
-        let mut by_time = Chart::new(
-            "loss-by-time",
-            "Training loss over time",
-            "nats a prediction",
-        )
-        .or_logarithmic()
-        .over_time();
+        let mut by_time = of_loss("loss-by-time", "Training loss over time").over_time();
         for (index, run) in self.runs.iter().enumerate() {
             if let Some(start) = crate::page::start(run) {
                 let line = Line::new(&self.names[index], &run.metrics.loss_by_time.step, index);
-                by_time.add(&line.noisy().since(start), detail);
+                by_time = by_time.with([line.noisy().since(start)], detail);
             }
         }
-        if charts.iter().all(Chart::is_empty) {
-            return None;
-        }
-        section.html.put(format_args!("<div class=\"charts\">\n"));
-        for chart in charts.iter().chain([&by_time]).chain(&named) {
-            data.chart(chart, &mut section.html);
-        }
-        section.html.put(format_args!("</div>\n"));
-        Some(section)
+        charts.push(by_time);
+        charts.extend(self.named(detail));
+        Section::of_charts("curves", "Curves", &charts, data)
     }
 
     /// The objectives' other metrics, in training and validation.
     fn named(&self, detail: Detail) -> Vec<Chart> {
         let names = self.runs.iter().flat_map(|run| run.metrics.named.keys());
         let names: BTreeSet<&String> = names.collect();
-        let mut charts = Vec::new();
-        for (number, name) in names.into_iter().enumerate() {
-            let (id, title) = (
-                format!("training-metric-{number}"),
-                format!("Training {name}"),
-            );
-            let mut training = Chart::new(&id, &title, "mean");
-            let (id, title) = (
-                format!("validation-metric-{number}"),
-                format!("Validation {name}"),
-            );
-            let mut validation = Chart::new(&id, &title, "mean");
-            for (index, run) in self.runs.iter().enumerate() {
-                let Some(curve) = run.metrics.named.get(name) else {
-                    continue;
-                };
-                let series = first_of(&curve.step, &curve.epoch);
-                let line = Line::new(&self.names[index], series, index);
-                training.add(&line.noisy(), detail);
-                let line = Line::new(&self.names[index], &curve.validation, index);
-                validation.add(&line.dotted(), detail);
-            }
-            charts.extend([training, validation]);
-        }
-        charts
+        let charts = names.into_iter().enumerate().flat_map(|(number, name)| {
+            let chart = |id: &str, title: &str| {
+                Chart::new(
+                    &format!("{id}-metric-{number}"),
+                    &format!("{title} {name}"),
+                    "mean",
+                )
+            };
+            let training = self.lines(|run| run.metrics.named.get(name).map(of_training));
+            let validation = self.lines(|run| Some(&run.metrics.named.get(name)?.validation));
+            [
+                chart("training", "Training").with(training.map(Line::noisy), detail),
+                chart("validation", "Validation").with(validation.map(Line::dotted), detail),
+            ]
+        });
+        charts.collect()
     }
 
     /// What could not be read of each run.
@@ -198,6 +187,10 @@ impl Comparison {
 }
 
 /// Single steps, where they were recorded.
-fn first_of<'a>(steps: &'a Series, epochs: &'a Series) -> &'a Series {
-    if steps.count() > 1 { steps } else { epochs }
+fn of_training(curve: &Curve) -> &Series {
+    if curve.step.count() > 1 {
+        &curve.step
+    } else {
+        &curve.epoch
+    }
 }

@@ -3,10 +3,11 @@
 use everburn_record::{Event, EventKind};
 
 use super::{Data, Section};
+use crate::Series;
 use crate::chart::{Chart, Detail, Line};
 use crate::run::{Curve, Run};
 
-const MIB: f64 = (1 << 20) as f64;
+pub(crate) const MIB: f64 = (1 << 20) as f64;
 
 /// What is marked in the charts: what may have bent a curve.
 fn bends(run: &Run) -> impl Iterator<Item = &Event> {
@@ -24,97 +25,64 @@ fn bends(run: &Run) -> impl Iterator<Item = &Event> {
 
 /// Loss, accuracy and other metrics, learning rate and gradients.
 pub(super) fn learning(run: &Run, detail: Detail, data: &mut Data) -> Option<Section> {
-    let mut section = Section::new("learning", "Learning");
     let metrics = &run.metrics;
-    let mut charts = Vec::new();
-
-    let mut loss = Chart::new("loss", "Loss", "nats a prediction").or_logarithmic();
-    add(&mut loss, &metrics.loss, 1.0, detail);
-    charts.push(loss);
-    let mut accuracy = Chart::new("accuracy", "Accuracy", "% of predictions");
-    add(&mut accuracy, &metrics.accuracy, 100.0, detail);
-    charts.push(accuracy);
+    let loss = Chart::new("loss", "Loss", "nats a prediction").or_logarithmic();
+    let accuracy = Chart::new("accuracy", "Accuracy", "% of predictions");
+    let mut charts = vec![
+        loss.with(both(&metrics.loss, 1.0), detail),
+        accuracy.with(both(&metrics.accuracy, 100.0), detail),
+    ];
     for (number, (name, curve)) in metrics.named.iter().enumerate() {
-        let mut named = Chart::new(&format!("metric-{number}"), name, "mean");
-        add(&mut named, curve, 1.0, detail);
-        charts.push(named);
+        let named = Chart::new(&format!("metric-{number}"), name, "mean");
+        charts.push(named.with(both(curve, 1.0), detail));
     }
-    let series = &metrics.learning_rate;
-    let mut rate = Chart::new("learning-rate", "Learning rate", "per step").with_zero();
-    rate.add(&Line::new("learning rate", series, 2), detail);
-    charts.push(rate);
-    let mut norm =
-        Chart::new("gradient-norm", "Norm of all gradients", "before clipping").or_logarithmic();
-    norm.add(
-        &Line::new("gradient norm", &metrics.gradient_norm, 3).noisy(),
-        detail,
-    );
-    charts.push(norm);
+    let rate = Chart::new("learning-rate", "Learning rate", "per step").with_zero();
+    let line = Line::new("learning rate", &metrics.learning_rate, 2);
+    charts.push(rate.with([line], detail));
+    let norm = Chart::new("gradient-norm", "Norm of all gradients", "before clipping");
+    let line = Line::new("gradient norm", &metrics.gradient_norm, 3).noisy();
+    charts.push(norm.or_logarithmic().with([line], detail));
     for chart in &mut charts {
         chart.mark(bends(run));
     }
     if let Some(start) = start(run) {
-        let mut by_time = Chart::new("loss-by-time", "Loss over time", "nats a prediction")
-            .or_logarithmic()
-            .over_time();
+        let by_time = Chart::new("loss-by-time", "Loss over time", "nats a prediction");
         let curve = &metrics.loss_by_time;
-        by_time.add(
-            &Line::new("training", &curve.step, 0).noisy().since(start),
-            detail,
-        );
-        by_time.add(
-            &Line::new("validation", &curve.validation, 1)
+        let lines = [
+            Line::new("training", &curve.step, 0).noisy().since(start),
+            Line::new("validation", &curve.validation, 1)
                 .dotted()
                 .since(start),
-            detail,
-        );
-        charts.push(by_time);
+        ];
+        charts.push(by_time.or_logarithmic().over_time().with(lines, detail));
     }
-    draw(&charts, &mut section, data)
+    Section::of_charts("learning", "Learning", &charts, data)
 }
 
 /// When the run began, where lines have a time: milliseconds since 1970.
 pub(crate) fn start(run: &Run) -> Option<u64> {
     let first = run.metrics.loss_by_time.step.first()?.x;
-    let said = run
-        .environment
-        .as_ref()
-        .and_then(|environment| environment.started_unix_ms);
+    let said = run.environment.as_ref().and_then(|it| it.started_unix_ms);
     Some(said.filter(|said| *said <= first).unwrap_or(first))
 }
 
 /// Training and validation; where no single steps were recorded, the epochs.
-fn add(chart: &mut Chart, curve: &Curve, factor: f64, detail: Detail) {
-    match curve.step.count() {
-        0 | 1 => chart.add(
-            &Line::new("training, mean of an epoch", &curve.epoch, 0)
-                .times(factor)
-                .dotted(),
-            detail,
-        ),
-        _ => chart.add(
-            &Line::new("training", &curve.step, 0).noisy().times(factor),
-            detail,
-        ),
-    }
-    chart.add(
-        &Line::new("validation", &curve.validation, 1)
-            .times(factor)
-            .dotted(),
-        detail,
-    );
+fn both(curve: &Curve, factor: f64) -> [Line<'_>; 2] {
+    let training = match curve.step.count() {
+        0 | 1 => Line::new("training, mean of an epoch", &curve.epoch, 0).dotted(),
+        _ => Line::new("training", &curve.step, 0).noisy(),
+    };
+    let validation = Line::new("validation", &curve.validation, 1).dotted();
+    [training, validation].map(|line| line.times(factor))
 }
 
 /// Throughput, what a step is spent on, memory and bytes.
 pub(super) fn speed(run: &Run, detail: Detail, data: &mut Data) -> Option<Section> {
-    let mut section = Section::new("speed", "Speed");
     let metrics = &run.metrics;
-    let mut charts = Vec::new();
-    let series = &metrics.samples_per_second;
-    let mut rate =
-        Chart::new("throughput", "Throughput", "samples per second, all ranks").with_zero();
-    rate.add(&Line::new("throughput", series, 0).noisy(), detail);
-    charts.push(rate);
+    let is_positive = |series: &Series| series.highest().is_some_and(|highest| highest.y > 0.0);
+    let rate = Chart::new("throughput", "Throughput", "samples per second, all ranks");
+    let line = Line::new("throughput", &metrics.samples_per_second, 0).noisy();
+    let mut charts = vec![rate.with_zero().with([line], detail)];
 
     let longest = metrics.seconds.highest().map_or(0.0, |highest| highest.y);
     let (factor, unit) = match longest {
@@ -122,71 +90,30 @@ pub(super) fn speed(run: &Run, detail: Detail, data: &mut Data) -> Option<Sectio
         0.001.. => (1e3, "ms, on rank 0"),
         _ => (1e6, "µs, on rank 0"),
     };
-    let mut time = Chart::new("step-time", "Time of a step", unit)
+    let line = |name, series, colour| Line::new(name, series, colour).noisy().times(factor);
+    let time = Chart::new("step-time", "Time of a step", unit)
         .with_zero()
         .or_logarithmic();
-    time.add(
-        &Line::new("whole step", &metrics.seconds, 0)
-            .noisy()
-            .times(factor),
-        detail,
-    );
-    let several = metrics
-        .waited
-        .highest()
-        .is_some_and(|highest| highest.y > 0.0);
-    let coarse = detail.less().less();
-    if several {
-        time.add(
-            &Line::new("waiting for ranks", &metrics.waited, 1)
-                .noisy()
-                .times(factor),
-            coarse,
-        );
-        time.add(
-            &Line::new("gradients on their way", &metrics.communication, 2)
-                .noisy()
-                .times(factor),
-            coarse,
-        );
+    let mut time = time.with([line("whole step", &metrics.seconds, 0)], detail);
+    if is_positive(&metrics.waited) {
+        let parts = [
+            line("waiting for ranks", &metrics.waited, 1),
+            line("gradients on their way", &metrics.communication, 2),
+        ];
+        time = time.with(parts, detail.less().less());
     }
     charts.push(time);
 
-    let mut memory =
-        Chart::new("memory", "Peak memory", "MiB, of the rank that uses most").with_zero();
-    memory.add(
-        &Line::new("peak memory", &metrics.peak_memory, 4).times(1.0 / MIB),
-        detail,
-    );
-    charts.push(memory);
-    let sends = metrics
-        .gradient_bytes
-        .highest()
-        .is_some_and(|highest| highest.y > 0.0);
-    if sends {
-        let mut bytes =
-            Chart::new("bytes", "Gradients sent in a step", "MiB, by rank 0").with_zero();
-        bytes.add(
-            &Line::new("gradients", &metrics.gradient_bytes, 5).times(1.0 / MIB),
-            detail,
-        );
-        charts.push(bytes);
+    let memory = Chart::new("memory", "Peak memory", "MiB, of the rank that uses most");
+    let line = Line::new("peak memory", &metrics.peak_memory, 4).times(1.0 / MIB);
+    charts.push(memory.with_zero().with([line], detail));
+    if is_positive(&metrics.gradient_bytes) {
+        let bytes = Chart::new("bytes", "Gradients sent in a step", "MiB, by rank 0");
+        let line = Line::new("gradients", &metrics.gradient_bytes, 5).times(1.0 / MIB);
+        charts.push(bytes.with_zero().with([line], detail));
     }
     for chart in &mut charts {
         chart.mark(bends(run));
     }
-    draw(&charts, &mut section, data)
-}
-
-fn draw(charts: &[Chart], section: &mut Section, data: &mut Data) -> Option<Section> {
-    if charts.iter().all(Chart::is_empty) {
-        return None;
-    }
-    section.html.put(format_args!("<div class=\"charts\">\n"));
-    for chart in charts {
-        data.chart(chart, &mut section.html);
-    }
-    section.html.put(format_args!("</div>\n"));
-    let drawn = Section::new(section.id, section.title);
-    Some(std::mem::replace(section, drawn))
+    Section::of_charts("speed", "Speed", &charts, data)
 }

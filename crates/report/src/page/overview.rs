@@ -13,15 +13,9 @@ const MOST_NOTES: usize = 40;
 /// What the page is called.
 pub(super) fn title(run: &Run) -> String {
     let of_config = || run.config.get("model").map(str::to_owned);
-    let model = run
-        .results
-        .as_ref()
-        .and_then(|results| results.model.clone())
-        .or_else(of_config);
-    let data = run
-        .results
-        .as_ref()
-        .and_then(|results| results.dataset.clone());
+    let results = run.results.as_ref();
+    let model = results.and_then(|it| it.model.clone()).or_else(of_config);
+    let data = results.and_then(|it| it.dataset.clone());
     let data = data.or_else(|| run.config.get("data.name").map(str::to_owned));
     let title = match (model, data) {
         (Some(model), Some(data)) => format!("{model} on {data}"),
@@ -33,13 +27,9 @@ pub(super) fn title(run: &Run) -> String {
 
 /// What is below it.
 pub(super) fn subtitle(run: &Run) -> String {
-    let started = run
-        .environment
-        .as_ref()
-        .and_then(|environment| environment.started_unix_ms);
-    let started = started
-        .and_then(clock::utc)
-        .map(|time| format!(" · started {time} UTC"));
+    let started = run.environment.as_ref().and_then(|it| it.started_unix_ms);
+    let started = started.and_then(clock::utc);
+    let started = started.map(|time| format!(" · started {time} UTC"));
     let path = plain::line(&run.path.to_string_lossy(), 300);
     let state = plain::line(&run.state(), 200);
     format!("{path} · {state}{}", started.unwrap_or_default())

@@ -91,11 +91,11 @@ pub(super) fn settings(run: &Run) -> Option<Section> {
     results(run, &mut section.html);
     if !run.config.is_empty() {
         section.html.put(format_args!("<h3>Configuration</h3>\n"));
-        let all = run
-            .config
-            .iter()
-            .map(|(name, value)| (name, value.to_owned()));
-        pairs(all, &mut section.html);
+        let all = run.config.iter();
+        pairs(
+            all.map(|(name, value)| (name, value.to_owned())),
+            &mut section.html,
+        );
     }
     (!section.html.as_str().is_empty()).then_some(section)
 }
@@ -142,27 +142,23 @@ fn results(run: &Run, html: &mut Html) {
     let mut rows: Vec<(&str, String)> = Vec::new();
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
     let count = |value: Option<u64>| value.map(units::count);
+    let bytes = |value: Option<u64>| value.map(units::bytes);
+    let seconds = |value: Option<f64>| value.map(units::seconds);
+    let number = |value: Option<f64>, digits| Some(units::significant(value?, digits));
+    let accuracy = results.test_accuracy.map(|share| units::percent(share, 2));
     add("model", results.model.clone());
     add("data", results.dataset.clone());
     add("data from", results.dataset_origin.clone());
-    add(
-        "test accuracy",
-        results.test_accuracy.map(|share| units::percent(share, 2)),
-    );
-    add(
-        "test loss",
-        results.test_loss.map(|loss| units::significant(loss, 6)),
-    );
+    add("test accuracy", accuracy);
+    add("test loss", number(results.test_loss, 6));
     for (name, mean) in &named {
-        add(name, Some(units::significant(*mean, 6)));
+        add(name, number(Some(*mean), 6));
     }
     add("test samples", count(results.test_samples));
     let changed =
         "some may have been trained on: the run was resumed with other data than it had before";
-    add(
-        "warning of the test",
-        results.data_changed.then(|| changed.to_owned()),
-    );
+    let warning = results.data_changed.then(|| changed.to_owned());
+    add("warning of the test", warning);
     if let Some((name, value, epoch)) = &best {
         let value = units::significant(*value, 6);
         add(name, Some(format!("{value} (epoch {epoch})")));
@@ -171,34 +167,15 @@ fn results(run: &Run, html: &mut Html) {
     add("steps", count(results.steps));
     let resumed = results.resumed_after_step();
     add("times and memory since step", count(resumed));
-    add(
-        "ranks at the end",
-        results.world_size.map(|ranks| ranks.to_string()),
-    );
+    let ranks = results.world_size.map(|ranks| ranks.to_string());
+    add("ranks at the end", ranks);
     add("global batch", count(results.batch_size));
-    add(
-        "samples per second",
-        results
-            .samples_per_second
-            .map(|rate| units::significant(rate, 5)),
-    );
-    add("time", results.seconds.map(units::seconds));
-    add(
-        "time in training steps",
-        results.train_seconds.map(units::seconds),
-    );
-    add(
-        "waiting for gradients",
-        results.exposed_seconds.map(units::seconds),
-    );
-    add(
-        "gradients sent by rank 0",
-        results.gradient_bytes.map(units::bytes),
-    );
-    add(
-        "peak memory per rank",
-        results.peak_memory.map(units::bytes),
-    );
+    add("samples per second", number(results.samples_per_second, 5));
+    add("time", seconds(results.seconds));
+    add("time in training steps", seconds(results.train_seconds));
+    add("waiting for gradients", seconds(results.exposed_seconds));
+    add("gradients sent by rank 0", bytes(results.gradient_bytes));
+    add("peak memory per rank", bytes(results.peak_memory));
     add("resumed after epoch", count(results.resumed_after_epoch));
     add("stopped", results.stopped.clone());
     html.put(format_args!("<h3>Results</h3>\n"));
@@ -211,13 +188,8 @@ pub(super) fn environment(run: &Run) -> Option<Section> {
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
     let none = everburn_record::Environment::default();
     let known = run.environment.as_ref().unwrap_or(&none);
-    add(
-        "started",
-        known
-            .started_unix_ms
-            .and_then(clock::utc)
-            .map(|time| format!("{time} UTC")),
-    );
+    let started = known.started_unix_ms.and_then(clock::utc);
+    add("started", started.map(|time| format!("{time} UTC")));
     add("command", known.command.clone());
     add("host", known.host.clone());
     add("system", known.system.clone());
@@ -225,15 +197,10 @@ pub(super) fn environment(run: &Run) -> Option<Section> {
     add("processor", known.processor.clone());
     add("cores", known.cores.map(|cores| cores.to_string()));
     add("memory", known.memory_bytes.map(units::bytes));
-    add(
-        "accelerators",
-        (!known.accelerators.is_empty()).then(|| known.accelerators.join(", ")),
-    );
-    let versions = run
-        .results
-        .as_ref()
-        .and_then(|results| results.versions.clone())
-        .unwrap_or_default();
+    let accelerators = Some(known.accelerators.join(", "));
+    add("accelerators", accelerators.filter(|all| !all.is_empty()));
+    let versions = run.results.as_ref().and_then(|it| it.versions.clone());
+    let versions = versions.unwrap_or_default();
     add("Everburn", versions.everburn);
     add("Burn", versions.burn);
     let more = known.versions.iter().chain(&known.variables).take(200);
@@ -252,9 +219,7 @@ pub(super) fn environment(run: &Run) -> Option<Section> {
 pub(super) fn files(run: &Run) -> Option<Section> {
     let mut section = Section::new("files", "Files");
     let all = run.files.iter().take(200);
-    pairs(
-        all.map(|(name, bytes)| (name.as_str(), units::bytes(*bytes))),
-        &mut section.html,
-    );
+    let all = all.map(|(name, bytes)| (name.as_str(), units::bytes(*bytes)));
+    pairs(all, &mut section.html);
     Some(section)
 }

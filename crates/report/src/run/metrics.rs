@@ -8,9 +8,6 @@ use everburn_record::{MetricRecord, file, plain};
 use super::{Note, json_lines};
 use crate::decimation::Series;
 
-/// How much is kept of each curve: four points for each pixel of a small plot.
-const BUCKETS: usize = 512;
-
 /// A line has some 400 bytes.
 const LONGEST_LINE: usize = 1 << 16;
 
@@ -22,7 +19,7 @@ const LONGEST_NAME: usize = 64;
 const MOST_EPOCHS: usize = 50;
 
 /// A quantity of the training, of each step, each epoch, and each validation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Curve {
     /// Of single training steps, as often as they were logged.
     pub step: Series,
@@ -33,15 +30,6 @@ pub struct Curve {
 }
 
 impl Curve {
-    fn new() -> Self {
-        let series = || Series::new(BUCKETS);
-        Self {
-            step: series(),
-            epoch: series(),
-            validation: series(),
-        }
-    }
-
     fn is_empty(&self) -> bool {
         let all = [&self.step, &self.epoch, &self.validation];
         all.iter().all(|series| series.count() == 0)
@@ -70,7 +58,7 @@ pub struct EpochMetrics {
 }
 
 /// What `metrics.jsonl` says: curves over steps, decimated. Costs are those of rank 0.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metrics {
     /// The mean loss of a prediction, in nats.
     pub loss: Curve,
@@ -113,35 +101,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    fn new() -> Self {
-        let series = || Series::new(BUCKETS);
-        Self {
-            loss: Curve::new(),
-            accuracy: Curve::new(),
-            named: BTreeMap::new(),
-            loss_by_time: Curve::new(),
-            learning_rate: series(),
-            gradient_norm: series(),
-            samples_per_second: series(),
-            seconds: series(),
-            waited: series(),
-            exposed: series(),
-            communication: series(),
-            gradient_bytes: series(),
-            peak_memory: series(),
-            epochs: VecDeque::new(),
-            last_step: 0,
-            train_seconds: 0.0,
-            total_gradient_bytes: 0.0,
-            lines: 0,
-            damaged: 0,
-        }
-    }
-
     /// Reads the file of a run directory; what is wrong with it is noted.
     pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
         const NAME: &str = "metrics.jsonl";
-        let mut metrics = Self::new();
+        let mut metrics = Self::default();
         let file = match file::open(&folder.join(NAME)) {
             Ok(file) => file,
             Err(error) => {
@@ -191,7 +154,7 @@ impl Metrics {
         for (name, mean) in &line.metrics {
             let name = plain::line(name, LONGEST_NAME);
             if self.named.contains_key(&name) || self.named.len() < MOST_NAMED {
-                let curve = self.named.entry(name).or_insert_with(Curve::new);
+                let curve = self.named.entry(name).or_default();
                 series(curve, Some(*mean), line.step);
             }
         }

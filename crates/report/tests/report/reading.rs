@@ -4,35 +4,21 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use everburn_record::{EventKind, Live, LiveRank, Phase, proc};
-use everburn_report::{RankTimes, ReportError, Run, Series};
+use everburn_report::{Note, RankTimes, ReportError, Run, Series};
 
 use crate::sample::{Sample, metrics};
 
 /// What was read of a run, in short.
 fn summary(run: &Run) -> String {
-    let mut text = String::new();
+    let metrics = &run.metrics;
     let ends = |series: &Series| match (series.first(), series.last()) {
         (Some(first), Some(last)) => {
-            format!(
-                "{} points, ({}, {}) to ({}, {})",
-                series.count(),
-                first.x,
-                first.y,
-                last.x,
-                last.y
-            )
+            let ends = format!("({}, {}) to ({}, {})", first.x, first.y, last.x, last.y);
+            format!("{} points, {ends}", series.count())
         }
         _ => "nothing".to_owned(),
     };
-    let metrics = &run.metrics;
-    writeln!(
-        text,
-        "state: {}, {:?} ranks",
-        run.state(),
-        run.ranks_at_start()
-    )
-    .unwrap();
-    for (name, series) in [
+    let curves = [
         ("loss, steps", &metrics.loss.step),
         ("loss, epochs", &metrics.loss.epoch),
         ("loss, validation", &metrics.loss.validation),
@@ -41,43 +27,28 @@ fn summary(run: &Run) -> String {
         ("learning rate", &metrics.learning_rate),
         ("gradient norm", &metrics.gradient_norm),
         ("bytes", &metrics.gradient_bytes),
-    ] {
-        writeln!(text, "{name}: {}", ends(series)).unwrap();
-    }
-    for epoch in &metrics.epochs {
-        writeln!(text, "{epoch:?}").unwrap();
-    }
-    writeln!(
-        text,
-        "lines: {}, damaged: {}",
-        metrics.lines, metrics.damaged
-    )
-    .unwrap();
-    for (key, value) in run.config.iter() {
-        writeln!(text, "{key} = {value}").unwrap();
-    }
+    ];
+    let ranks = run.ranks_at_start();
+    let mut lines = vec![format!("state: {}, {ranks:?} ranks", run.state())];
+    lines.extend(curves.map(|(name, series)| format!("{name}: {}", ends(series))));
+    lines.extend(metrics.epochs.iter().map(|epoch| format!("{epoch:?}")));
+    let (read, damaged) = (metrics.lines, metrics.damaged);
+    lines.push(format!("lines: {read}, damaged: {damaged}"));
+    let settings = run.config.iter();
+    lines.extend(settings.map(|(key, value)| format!("{key} = {value}")));
     for event in run.events.iter() {
-        let rank = event
-            .rank
-            .map(|rank| format!(", rank {rank}"))
-            .unwrap_or_default();
-        let ranks = event
-            .ranks
-            .as_ref()
-            .map(|ranks| format!(", ranks {ranks:?}"))
-            .unwrap_or_default();
-        writeln!(
-            text,
-            "{:?} after {:?}{rank}{ranks}: {}",
-            event.kind, event.step, event.text
-        )
-        .unwrap();
+        let rank = event.rank.map(|rank| format!(", rank {rank}"));
+        let ranks = event.ranks.as_ref();
+        let ranks = ranks.map(|ranks| format!(", ranks {ranks:?}"));
+        let whom = [rank, ranks].map(Option::unwrap_or_default).concat();
+        let (kind, step, text) = (event.kind, event.step, &event.text);
+        lines.push(format!("{kind:?} after {step:?}{whom}: {text}"));
     }
-    writeln!(text, "ranks: {:?}", run.ranks.as_ref().map(RankTimes::slow)).unwrap();
-    for note in &run.notes {
-        writeln!(text, "{}: {}", note.file, note.what).unwrap();
-    }
-    text
+    let slow = run.ranks.as_ref().map(RankTimes::slow);
+    lines.push(format!("ranks: {slow:?}"));
+    let notes = run.notes.iter();
+    lines.extend(notes.map(|note| format!("{}: {}", note.file, note.what)));
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
 #[test]
@@ -120,16 +91,13 @@ fn lines_that_cannot_be_read_are_counted() {
     );
     let run = Sample::empty().with("metrics.jsonl", text).read();
     assert_eq!((run.metrics.lines, run.metrics.damaged), (5, 3));
-    let note = run
-        .notes
-        .iter()
-        .find(|note| note.what.contains("damaged"))
-        .unwrap();
+    let mut notes = run.notes.iter();
+    let note = notes.find(|note| note.what.contains("damaged")).unwrap();
     assert_eq!(note.file, "metrics.jsonl");
+    let what = &note.what;
     assert!(
-        note.what.contains("3 of its lines") && note.what.contains("line 3"),
-        "{}",
-        note.what
+        what.contains("3 of its lines") && what.contains("line 3"),
+        "{what}"
     );
     // Steps 1 and 2 were made again.
     assert_eq!(run.metrics.loss.step.count(), 3);
@@ -144,13 +112,8 @@ fn a_loss_that_is_no_number_is_told_of() {
         .with("metrics.jsonl", format!("{}{line}\n", metrics(2)))
         .read();
     assert_eq!((run.metrics.damaged, run.metrics.loss.step.count()), (0, 2));
-    assert!(
-        run.notes
-            .iter()
-            .any(|note| note.what.contains("not a number")),
-        "{:?}",
-        run.notes
-    );
+    let is_noted = |note: &Note| note.what.contains("not a number");
+    assert!(run.notes.iter().any(is_noted), "{:?}", run.notes);
 }
 
 #[test]

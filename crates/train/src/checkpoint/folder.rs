@@ -47,7 +47,6 @@ impl CheckpointFolder {
     }
 
     /// Whether `folder` is that of one checkpoint, by the names of its files.
-    #[must_use]
     pub fn is_checkpoint(folder: &Path) -> bool {
         [MANIFEST, SEAL]
             .iter()

@@ -13,8 +13,11 @@ use super::{Checkpoint, Progress};
 use crate::checkpoint::tensor_file;
 use crate::record::report::Versions;
 
-/// The version of the format that this program writes and reads.
-pub const FORMAT_VERSION: u32 = 2;
+/// The version of the format that this program writes.
+pub const FORMAT_VERSION: u32 = 3;
+
+/// The oldest version that it reads.
+const OLDEST_VERSION: u32 = 2;
 
 pub(in crate::checkpoint) const MANIFEST: &str = "manifest.json";
 
@@ -138,7 +141,7 @@ impl Manifest {
         let text = read_at_most(folder, MANIFEST, LONGEST_MANIFEST)?;
         let damaged = |error: serde_json::Error| format!("{MANIFEST} is damaged: {error}");
         let origin = serde_json::from_slice::<Origin>(&text).map_err(damaged)?;
-        if origin.format_version != FORMAT_VERSION {
+        if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&origin.format_version) {
             let (version, writer) = (origin.format_version, origin.versions);
             let writer = writer.map_or(String::new(), |versions| {
                 format!(", which Everburn {} wrote", versions.everburn)
@@ -148,8 +151,8 @@ impl Manifest {
                 false => "use that program, or start without `Trainer::resume`",
             };
             return Err(format!(
-                "its format has version {version}{writer}, and this program reads version \
-                 {FORMAT_VERSION}: {advice}"
+                "its format has version {version}{writer}, and this program reads versions \
+                 {OLDEST_VERSION} to {FORMAT_VERSION}: {advice}"
             ));
         }
         let seal = read_at_most(folder, SEAL, 1024)?;

@@ -13,6 +13,13 @@ use everburn_record::Live;
 use everburn_tests::AssertContains;
 use manifest::MANIFEST;
 
+/// A folder that keeps `keep` checkpoints.
+fn keeping(keep: usize) -> (tempfile::TempDir, CheckpointFolder) {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), keep);
+    (folder, checkpoints)
+}
+
 fn checkpoint(epoch: usize, best: usize) -> Checkpoint {
     Checkpoint {
         progress: Progress {
@@ -39,8 +46,7 @@ fn tensors(epoch: usize) -> Vec<u8> {
 
 #[test]
 fn the_newest_and_the_best_are_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (folder, checkpoints) = keeping(2);
     for epoch in 1..=5 {
         checkpoints.save(&checkpoint(epoch, epoch.min(2))).unwrap();
     }
@@ -51,8 +57,7 @@ fn the_newest_and_the_best_are_kept() {
 
 #[test]
 fn a_damaged_newest_is_refused_by_name_and_the_one_before_it_taken() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 3);
+    let (folder, checkpoints) = keeping(3);
     for epoch in 1..=3 {
         checkpoints.save(&checkpoint(epoch, 1)).unwrap();
     }
@@ -66,34 +71,21 @@ fn a_damaged_newest_is_refused_by_name_and_the_one_before_it_taken() {
     // Who asks for one by its name is told which other there is; a resume takes it by itself.
     for epoch in [2, 3] {
         let error = checkpoints.load(epoch).unwrap_err().to_string();
-        assert!(
-            error.ends_with(": `checkpoint = epoch-0001` takes it"),
-            "{error}"
-        );
+        let end = ": `checkpoint = epoch-0001` takes it";
+        assert!(error.ends_with(end), "{error}");
     }
     let loaded = checkpoints.load_newest().unwrap();
     assert_eq!(loaded.checkpoint, checkpoint(1, 1));
-    let refused = loaded
-        .refused
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>();
-    assert!(
-        refused[0].contains("epoch-0003")
-            && refused[0]
-                .contains("model.safetensors is damaged: the tensor last.weight has the SHA-256"),
-        "{refused:?}"
-    );
-    assert!(
-        refused[1].contains("epoch-0002") && refused[1].contains("5 bytes"),
-        "{refused:?}"
-    );
+    let refused = loaded.refused.iter().map(ToString::to_string);
+    let [third, second]: [String; 2] = refused.collect::<Vec<_>>().try_into().unwrap();
+    let damaged = "model.safetensors is damaged: the tensor last.weight has the SHA-256";
+    third.assert_contains(["epoch-0003", damaged]);
+    second.assert_contains(["epoch-0002", "5 bytes"]);
 }
 
 #[test]
 fn what_a_killed_process_left_is_cleaned_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (folder, checkpoints) = keeping(2);
     checkpoints.save(&checkpoint(1, 1)).unwrap();
     std::fs::create_dir(folder.path().join(".partial-x")).unwrap();
     // Killed between the two renames of a replacement.
@@ -106,8 +98,7 @@ fn what_a_killed_process_left_is_cleaned_up() {
 
 #[test]
 fn a_later_one_that_is_damaged_does_not_count_among_those_that_are_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (folder, checkpoints) = keeping(2);
     for epoch in [2, 3, 9] {
         checkpoints.save(&checkpoint(epoch, 2)).unwrap();
     }
@@ -129,8 +120,7 @@ fn a_later_one_that_is_damaged_does_not_count_among_those_that_are_kept() {
 
 #[test]
 fn while_the_best_was_never_written_the_best_before_it_is_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 1);
+    let (_folder, checkpoints) = keeping(1);
     for (epoch, best) in [(1, 1), (2, 1), (4, 3), (5, 3), (6, 3)] {
         checkpoints.save(&checkpoint(epoch, best)).unwrap();
     }
@@ -161,10 +151,9 @@ fn the_next_checkpoint_removes_what_a_killed_process_left_and_nothing_that_is_wr
 
 #[test]
 fn without_a_good_one_the_error_names_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (folder, checkpoints) = keeping(2);
     let error = checkpoints.load_newest().unwrap_err().to_string();
-    assert!(error.contains("start without `Trainer::resume`"), "{error}");
+    error.assert_contains(["start without `Trainer::resume`"]);
     checkpoints.save(&checkpoint(1, 1)).unwrap();
     std::fs::write(folder.path().join("epoch-0001/manifest.json"), "{").unwrap();
     let error = checkpoints.load_newest().unwrap_err().to_string();
@@ -195,8 +184,7 @@ fn another_format_is_refused_by_its_number_and_the_program_that_wrote_it() {
         (9, "that program or a newer one"),
         (1, "without `Trainer::resume`"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let checkpoints = CheckpointFolder::new(folder.path(), 2);
+        let (_folder, checkpoints) = keeping(2);
         let path = checkpoints.save(&checkpoint(1, 1)).unwrap().join(MANIFEST);
         let text = std::fs::read_to_string(&path).unwrap();
         let ours = format!("\"format_version\": {FORMAT_VERSION}");
@@ -211,8 +199,7 @@ fn another_format_is_refused_by_its_number_and_the_program_that_wrote_it() {
 
 #[test]
 fn a_manifest_of_which_a_number_was_changed_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (_folder, checkpoints) = keeping(2);
     let path = checkpoints.save(&checkpoint(1, 1)).unwrap().join(MANIFEST);
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("\"step\": 0", "\"step\": 7")).unwrap();
@@ -222,8 +209,7 @@ fn a_manifest_of_which_a_number_was_changed_is_refused() {
 
 #[test]
 fn a_place_that_is_reached_again_is_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (folder, checkpoints) = keeping(2);
     let other = Checkpoint {
         files: checkpoint(7, 1).files,
         ..checkpoint(1, 1)
@@ -236,8 +222,7 @@ fn a_place_that_is_reached_again_is_replaced() {
 
 #[test]
 fn a_checkpoint_that_was_put_aside_counts_before_it_is_put_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (folder, checkpoints) = keeping(2);
     let path = checkpoints.save(&checkpoint(1, 1)).unwrap();
     std::fs::rename(path, folder.path().join(".replaced-epoch-0001")).unwrap();
     assert_eq!(
@@ -253,19 +238,17 @@ fn where_the_folder_cannot_be_made_the_error_says_what_is_there_and_what_is_free
     std::fs::write(&path, "a file in the way").unwrap();
     let error = CheckpointFolder::new(&path, 2).save(&checkpoint(1, 1));
     let error = error.unwrap_err().to_string();
-    let expected = [
+    error.assert_contains([
         "epoch-0001 failed",
         "a file is in the way",
         " are free",
         "no earlier one",
-    ];
-    assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+    ]);
 }
 
 #[test]
 fn of_a_failed_checkpoint_earlier_ones_that_cannot_be_read_are_not_called_absent() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (_folder, checkpoints) = keeping(2);
     let path = checkpoints.save(&checkpoint(1, 1)).unwrap();
     let unwritable = Checkpoint {
         files: [("no folder/of that name".to_string(), Vec::new())].into(),

@@ -20,7 +20,7 @@ use burn::tensor::GradientCheckpointingStrategy as Strategy;
 /// let checkpointing: ActivationCheckpointing = "3".parse()?;
 /// assert_eq!(checkpointing.blocks_a_segment().unwrap().get(), 3);
 /// assert_eq!("blocks".parse(), "1".parse::<ActivationCheckpointing>());
-/// # Ok::<(), everburn_train::InvalidActivationCheckpointing>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ActivationCheckpointing {
@@ -53,9 +53,7 @@ impl ActivationCheckpointing {
             Self::None | Self::Blocks(_) => device,
         }
     }
-}
 
-impl ActivationCheckpointing {
     /// `model`, which is on a device of [`autodiff`](Self::autodiff), for graphs of this kind: what
     /// `Module::train` has brought into a graph is in one of Burn's default kind.
     #[must_use]
@@ -93,34 +91,20 @@ impl fmt::Display for ActivationCheckpointing {
     }
 }
 
-/// A text that names no way of activation checkpointing.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::ActivationCheckpointing;
-///
-/// let error = "0".parse::<ActivationCheckpointing>().unwrap_err();
-/// assert!(error.to_string().contains("blocks"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no activation checkpointing: use none, blocks (each runs again), a number of blocks to a \
-     segment, or burn"
-)]
-pub struct InvalidActivationCheckpointing(String);
-
 impl FromStr for ActivationCheckpointing {
-    type Err = InvalidActivationCheckpointing;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "none" => Ok(Self::None),
             "burn" => Ok(Self::Burn),
             "blocks" => Ok(Self::Blocks(NonZeroUsize::MIN)),
-            number => match number.parse() {
-                Ok(every) => Ok(Self::Blocks(every)),
-                Err(_) => Err(InvalidActivationCheckpointing(text.to_string())),
-            },
+            number => number.parse().map(Self::Blocks).map_err(|_| {
+                format!(
+                    "`{text}` is no activation checkpointing: use none, blocks (each runs again), a number of blocks \
+                     to a segment, or burn"
+                )
+            }),
         }
     }
 }

@@ -17,7 +17,7 @@ use everburn_distributed::RankWeights;
 /// assert!(matches!(&balance, Balance::Weights(weights) if weights.counts(64) == [48, 16]));
 /// assert_eq!("equal".parse(), Ok(Balance::default()));
 /// assert!("3,0".parse::<Balance>().is_err());
-/// # Ok::<(), everburn_train::InvalidBalance>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Balance {
@@ -40,28 +40,13 @@ impl fmt::Display for Balance {
     }
 }
 
-/// A text that is no [`Balance`].
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{Balance, InvalidBalance};
-///
-/// let error: InvalidBalance = "fast".parse::<Balance>().unwrap_err();
-/// assert!(error.to_string().contains("as in 3,1"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no way for ranks to share samples: use equal, auto, or a whole number from 1 for each rank, as in 3,1"
-)]
-pub struct InvalidBalance(String);
-
 /// The largest weight: more is a mistake, and the sum of many must be a number.
 const LARGEST: usize = 1_000_000;
 
 impl FromStr for Balance {
-    type Err = InvalidBalance;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidBalance> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let weight = |text: &str| {
             let weight = text.trim().parse::<NonZeroUsize>().ok();
             weight.filter(|weight| weight.get() <= LARGEST)
@@ -71,9 +56,11 @@ impl FromStr for Balance {
             "auto" => Ok(Self::Auto),
             weights => {
                 let weights = weights.split(',').map(weight).collect::<Option<_>>();
-                weights
-                    .map(Self::Weights)
-                    .ok_or_else(|| InvalidBalance(text.to_string()))
+                weights.map(Self::Weights).ok_or_else(|| {
+                    format!(
+                        "`{text}` is no way for ranks to share samples: use equal, auto, or a whole number from 1 for each rank, as in 3,1"
+                    )
+                })
             }
         }
     }

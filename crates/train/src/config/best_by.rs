@@ -42,21 +42,6 @@ pub struct BestBy {
     direction: Direction,
 }
 
-/// A metric without a direction.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{BestBy, InvalidBestBy};
-///
-/// let error: InvalidBestBy = "a:b".parse::<BestBy>().unwrap_err();
-/// assert!(error.to_string().contains("a:b"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "is a lower or a higher `{0}` better? write min:NAME or max:NAME; {LOSS} and {ACCURACY} need neither"
-)]
-pub struct InvalidBestBy(String);
-
 impl BestBy {
     /// The metric's name.
     pub fn metric(&self) -> &str {
@@ -128,9 +113,9 @@ impl fmt::Display for BestBy {
 }
 
 impl FromStr for BestBy {
-    type Err = InvalidBestBy;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidBestBy> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let (metric, direction) = match text.split_once(':') {
             Some(("min", metric)) => (metric, Some(Direction::Lower)),
             Some(("max", metric)) => (metric, Some(Direction::Higher)),
@@ -141,7 +126,9 @@ impl FromStr for BestBy {
                 metric: metric.to_string(),
                 direction,
             }),
-            _ => Err(InvalidBestBy(text.to_string())),
+            _ => Err(format!(
+                "is a lower or a higher `{text}` better? write min:NAME or max:NAME; {LOSS} and {ACCURACY} need neither"
+            )),
         }
     }
 }
@@ -150,12 +137,14 @@ everburn_record::serde_as_text!(BestBy);
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
     fn a_metric_without_a_direction_is_refused() {
         for text in ["mae", "", "min:", "low:mae"] {
-            let error = text.parse::<BestBy>().unwrap_err().to_string();
+            let error = text.parse::<BestBy>().unwrap_err();
             assert!(error.contains("min:NAME or max:NAME"), "{error}");
         }
     }
@@ -184,10 +173,7 @@ mod tests {
         let sums = MetricSums::default().with_metric("mae", 1.0, 2.0);
         let by: BestBy = "max:iou".parse().unwrap();
         let error = by.value(&sums).unwrap_err().to_string();
-        assert!(
-            error.contains("`iou`") && error.contains("loss, mae"),
-            "{error}"
-        );
+        error.assert_contains(["`iou`", "loss, mae"]);
         let by: BestBy = "min:mae".parse().unwrap();
         assert_eq!(by.value(&sums).unwrap(), 0.5);
     }

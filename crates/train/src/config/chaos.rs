@@ -80,34 +80,15 @@ impl Fault {
 /// let chaos: Chaos = "kill=2@step:100,slow=3@step:10:200ms,drop=0-2@step:30".parse()?;
 /// assert_eq!(chaos.at(100, 2).collect::<Vec<_>>(), [Fault::Kill(2)]);
 /// assert_eq!(chaos.to_string(), "kill=2@step:100,slow=3@step:10:200ms,drop=0-2@step:30");
-/// # Ok::<(), everburn_train::InvalidChaos>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chaos {
     faults: Vec<(Fault, usize)>,
 }
 
-/// Text that names no faults.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{Chaos, InvalidChaos};
-///
-/// let error: InvalidChaos = "melt=1".parse::<Chaos>().unwrap_err();
-/// assert!(error.to_string().contains("melt=1"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is no fault: use kill=RANK@step:N, stall=RANK@step:N, slow=RANK@step:N:200ms, \
-     drop=RANK-RANK@step:N, corrupt=RANK@step:N or overflow=RANK@step:N, several with commas between"
-)]
-pub struct InvalidChaos {
-    text: String,
-}
-
 impl Chaos {
     /// Whether nothing goes wrong.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.faults.is_empty()
     }
@@ -138,14 +119,12 @@ impl Chaos {
     }
 
     /// Whether gradients are to overflow.
-    #[must_use]
     pub fn overflows(&self) -> bool {
         let mut faults = self.faults.iter();
         faults.any(|(fault, _)| matches!(fault, Fault::Overflow(_)))
     }
 
     /// The highest rank that is named.
-    #[must_use]
     pub fn highest_rank(&self) -> Option<usize> {
         let ranks = self.faults.iter().map(|(fault, _)| match *fault {
             Fault::Kill(rank)
@@ -181,12 +160,16 @@ impl fmt::Display for Chaos {
 }
 
 impl FromStr for Chaos {
-    type Err = InvalidChaos;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidChaos> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let one = |text: &str| {
-            fault(text.trim()).ok_or_else(|| InvalidChaos {
-                text: text.trim().to_string(),
+            fault(text.trim()).ok_or_else(|| {
+                format!(
+                    "`{}` is no fault: use kill=RANK@step:N, stall=RANK@step:N, slow=RANK@step:N:200ms, \
+                     drop=RANK-RANK@step:N, corrupt=RANK@step:N or overflow=RANK@step:N, several with commas between",
+                    text.trim()
+                )
             })
         };
         let faults = text.split(',').filter(|part| !part.trim().is_empty());

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// assert!(every.is_due_after_step(200) && !every.is_due_after_step(201));
 /// assert_eq!("1epoch".parse(), Ok(CheckpointEvery::default()));
 /// assert!("often".parse::<CheckpointEvery>().is_err());
-/// # Ok::<(), everburn_train::InvalidCheckpointEvery>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointEvery {
@@ -67,26 +67,15 @@ impl fmt::Display for CheckpointEvery {
     }
 }
 
-/// A text that says nothing of [`CheckpointEvery`].
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{CheckpointEvery, InvalidCheckpointEvery};
-///
-/// let error: InvalidCheckpointEvery = "daily".parse::<CheckpointEvery>().unwrap_err();
-/// assert!(error.to_string().contains("daily"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not an interval: write a number from 1 and its unit, as in 100steps, 10min or 1epoch"
-)]
-pub struct InvalidCheckpointEvery(String);
-
 impl FromStr for CheckpointEvery {
-    type Err = InvalidCheckpointEvery;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidCheckpointEvery> {
-        let invalid = || InvalidCheckpointEvery(text.to_string());
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || {
+            format!(
+                "`{text}` is not an interval: write a number from 1 and its unit, as in 100steps, 10min or 1epoch"
+            )
+        };
         let digits = text.find(|c: char| !c.is_ascii_digit());
         let (count, unit) = text.split_at(digits.ok_or_else(invalid)?);
         let count = count.parse().map_err(|_| invalid())?;

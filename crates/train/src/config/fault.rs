@@ -39,7 +39,6 @@ const MOST_LISTED: usize = 24;
 /// assert_eq!(configuration_fault(&error, ""), "unknown key `seeds`; did you mean `seed`?");
 /// # Ok::<(), toml::de::Error>(())
 /// ```
-#[must_use]
 pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
     let whole = error.to_string();
     let message = of_serde(error.message(), key_of(&whole));
@@ -54,16 +53,6 @@ pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
 
 /// The configuration of a table, or [what is wrong with it](configuration_fault). The parser's words
 /// for a number in the place of a name lack the names, so it is read again as a name.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{TrainingConfig, configuration_of};
-///
-/// let read = |text: &str| configuration_of::<TrainingConfig>(text.parse().unwrap());
-/// assert_eq!(read("epochs = 3").unwrap().epochs, 3);
-/// let fault = read("precision = 1").unwrap_err();
-/// assert!(fault.starts_with("unknown variant `1`, expected one of `f32`"), "{fault}");
-/// ```
 ///
 /// # Errors
 /// What is wrong, in one line.
@@ -131,11 +120,26 @@ pub fn nearest_name<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) ->
 
 /// What serde says of a key that does not exist, with a suggestion instead of all keys.
 fn of_serde(message: &str, section: Option<&str>) -> Option<String> {
+    let (key, known) = unknown_field(message)?;
+    Some(unknown_key(section, key, known))
+}
+
+/// The key that does not exist, and those that do.
+fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let rest = message.trim().strip_prefix("unknown field `")?;
     let (key, rest) = rest.split_once('`')?;
     // Every second piece stands between the quotation marks.
-    let known = rest.split('`').skip(1).step_by(2);
-    Some(unknown_key(section, key, known))
+    Some((key, rest.split('`').skip(1).step_by(2).collect()))
+}
+
+/// The keys that there are beside one of `table` that a `T` refuses because it has none of that name; empty if it refuses none.
+pub(crate) fn known_keys<T: DeserializeOwned>(table: Table) -> Vec<String> {
+    let error = T::deserialize(Value::Table(table)).err();
+    let refused = error
+        .as_ref()
+        .and_then(|error| unknown_field(error.message()));
+    let known = refused.into_iter().flat_map(|(_, known)| known);
+    known.map(str::to_owned).collect()
 }
 
 /// That `section` has no `key`, and which of the `known` ones may have been meant.
@@ -172,6 +176,8 @@ pub fn unknown_key<'a>(
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -206,6 +212,22 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_key_leads_to_those_that_there_are() {
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        struct Shapes {
+            width: Option<usize>,
+            depth: usize,
+        }
+        let known = |text: &str| known_keys::<Shapes>(text.parse().unwrap());
+        assert_eq!(known("'' = true"), ["width", "depth"]);
+        assert!(known("depth = 'a'").is_empty());
+        let read: Shapes = configuration_of("width = 3".parse().unwrap()).unwrap();
+        assert_eq!((read.width, read.depth), (Some(3), 0));
+        assert!(known("width = 3").is_empty());
+    }
+
+    #[test]
     fn a_key_like_none_is_answered_with_some_of_those_that_exist() {
         let message = "unknown field `zzz`, expected `a` or `b`";
         assert_eq!(
@@ -215,10 +237,7 @@ mod tests {
         let many: Vec<String> = (0..40).map(|number| format!("`key_{number}`")).collect();
         let message = format!("unknown field `zzz`, expected one of {}", many.join(", "));
         let told = of_serde(&message, None).unwrap();
-        assert!(
-            told.contains("none of 40 keys, among them key_0, key_1,"),
-            "{told}"
-        );
+        told.assert_contains(["none of 40 keys, among them key_0, key_1,"]);
         assert!(!told.contains("key_24"), "{told}");
         assert_eq!(of_serde("invalid type: string \"a\"", None), None);
     }

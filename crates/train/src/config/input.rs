@@ -28,7 +28,6 @@ use crate::trainer::{Trainer, TrainingData};
 pub struct InputConfig {
     /// Loader threads per rank; 0: the rank loads its batches itself [default: 1 for a GPU and for the included models of color images, else 0].
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
     /// Prefetched batches, with --workers [default: 2].
     #[arg(long, value_name = "N")]
@@ -95,7 +94,6 @@ impl Trainer {
             weigh,
             name,
             fingerprint,
-            test_fingerprint,
             origin,
         } = data;
         if augment.is_some() {
@@ -146,7 +144,6 @@ impl Trainer {
             weigh: None,
             name,
             fingerprint,
-            test_fingerprint,
             origin,
         })
     }

@@ -78,7 +78,6 @@ impl LossScaling {
     }
 
     /// Whether no factor makes gradients fit.
-    #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.scale < LEAST_LOSS_SCALE
     }

@@ -47,99 +47,76 @@ pub struct OptimizerConfig {
     pub weight_decay: f64,
     /// The momentum of sgd, rmsprop and muon [default: 0; rmsprop 0.9, muon 0.95].
     #[arg(long, allow_negative_numbers = true)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum: Option<f64>,
     /// The share of a gradient that does not enter the momentum of `sgd` and `muon`; 0 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dampening: Option<f64>,
     /// Whether `sgd` (no, if absent) and `muon` (yes) look ahead along the momentum (Sutskever et al. 2013).
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub nesterov: Option<bool>,
     /// The share of the last first moment of gradients that is kept: of `adam`, `adam-w`, `lamb` and `lion` (0.9 if
     /// absent) and `adan` (0.98).
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub beta_1: Option<f64>,
     /// The share of the last second moment that is kept: less of it follows gradients that change quickly, as those of a
     /// short run do. Of `adam`, `adam-w` and `lamb` (0.999 if absent), `lion` (0.99), and of the differences of `adan`
     /// (0.92).
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub beta_2: Option<f64>,
     /// The share of the last second moment that `adan` keeps; 0.99 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub beta_3: Option<f64>,
     /// What is added to the root of the second moment: of `adam`, `adam-w` and `adan` (1e-8 if absent), `lamb` (1e-6),
     /// `adagrad` and `rmsprop` (1e-5); to the norm of `muon` (1e-7).
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub epsilon: Option<f64>,
     /// Whether `adam` and `adam-w` divide by the largest second moment so far (Reddi et al. 2018).
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub amsgrad: Option<bool>,
     /// Whether `adam-w` decays only what its update moves towards zero too.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cautious_weight_decay: Option<bool>,
     /// By how much the learning rate of `adagrad` falls with each step; 0 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate_decay: Option<f64>,
     /// The share of the last second moment that `rmsprop` keeps; 0.99 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
     /// Whether `rmsprop` takes the mean out of the second moment.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub centered: Option<bool>,
     /// Whether `adan` decays weights as `adam-w` does, and not by a proximal step.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub no_prox: Option<bool>,
     /// Whether `lamb` scales each parameter's update by the parameter's norm; yes, if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub trust_ratio: Option<bool>,
     /// What `adafactor` adds to squared gradients; 1e-30 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub epsilon_1: Option<f64>,
     /// The least root mean square that `adafactor` takes a parameter to have; 1e-3 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub epsilon_2: Option<f64>,
     /// The largest root mean square of an update of `adafactor`; 1 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_threshold: Option<f64>,
     /// The exponent by which `adafactor` forgets second moments; -0.8 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decay_rate: Option<f64>,
     /// Whether the learning rate of `adafactor` is at most the inverse root of the step; yes, if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub relative_step: Option<bool>,
     /// Whether `adafactor` scales a step by the parameter's root mean square; yes, if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_parameter: Option<bool>,
     /// In how many steps `muon` makes an update orthogonal; 5 if absent.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub newton_schulz_steps: Option<usize>,
     /// How the learning rate of `muon` follows a matrix's shape.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub adjust_learning_rate: Option<MuonRate>,
     /// The learning rate of each layer is FACTOR times that of the next layer, as in 0.8 [default: the same for all].
     #[arg(long, value_name = "FACTOR", help_heading = "Fine-tuning")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub layer_decay: Option<f64>,
     /// Groups of parameters with settings of their own.
     #[arg(skip)]

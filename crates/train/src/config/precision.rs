@@ -1,8 +1,5 @@
 //! In which type of number a training computes.
 
-use std::fmt;
-use std::str::FromStr;
-
 use burn::prelude::Device;
 use everburn_distributed::name_of;
 use everburn_nn::{ComputeType, low_products};
@@ -38,31 +35,10 @@ pub enum Precision {
     F16,
 }
 
-/// Text that names no precision.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{InvalidPrecision, Precision};
-///
-/// let error: InvalidPrecision = "f8".parse::<Precision>().unwrap_err();
-/// assert!(error.to_string().contains("f8"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no precision: use f32, bf16, f16 or tf32")]
-pub struct InvalidPrecision {
-    text: String,
-}
+everburn_record::named!(Precision, "no precision: use f32, bf16, f16 or tf32", Self::F32 => "f32", Self::Tf32 => "tf32", Self::Bf16 => "bf16", Self::F16 => "f16");
 
 impl Precision {
-    const NAMES: [(Self, &'static str); 4] = [
-        (Self::F32, "f32"),
-        (Self::Tf32, "tf32"),
-        (Self::Bf16, "bf16"),
-        (Self::F16, "f16"),
-    ];
-
     /// In what layers multiply.
-    #[must_use]
     pub fn compute_type(self) -> ComputeType {
         match self {
             Self::F32 | Self::Tf32 => ComputeType::F32,
@@ -72,7 +48,6 @@ impl Precision {
     }
 
     /// Whether gradients can be too large or too small for it, so that the loss has to be scaled.
-    #[must_use]
     pub fn scales_losses(self) -> bool {
         self == Self::F16
     }
@@ -116,28 +91,10 @@ impl Precision {
     }
 }
 
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(value, _)| value == self);
-        f.write_str(name.map_or("f32", |(_, name)| name))
-    }
-}
-
-impl FromStr for Precision {
-    type Err = InvalidPrecision;
-
-    fn from_str(text: &str) -> Result<Self, InvalidPrecision> {
-        let found = Self::NAMES.iter().find(|(_, name)| *name == text);
-        found
-            .map(|(value, _)| *value)
-            .ok_or_else(|| InvalidPrecision {
-                text: text.to_string(),
-            })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     #[test]
@@ -146,14 +103,19 @@ mod tests {
         struct File {
             precision: Precision,
         }
-        for (precision, name) in Precision::NAMES {
+        for (precision, name) in [
+            (Precision::F32, "f32"),
+            (Precision::Tf32, "tf32"),
+            (Precision::Bf16, "bf16"),
+            (Precision::F16, "f16"),
+        ] {
             assert_eq!(name.parse(), Ok(precision));
             assert_eq!(precision.to_string(), name);
             let text = toml::to_string(&File { precision }).unwrap();
             assert_eq!(text.trim(), format!("precision = \"{name}\""));
             assert_eq!(toml::from_str::<File>(&text).unwrap().precision, precision);
         }
-        let error = "fp16".parse::<Precision>().unwrap_err().to_string();
+        let error = "fp16".parse::<Precision>().unwrap_err();
         assert!(error.contains("use f32, bf16, f16 or tf32"), "{error}");
     }
 
@@ -166,9 +128,6 @@ mod tests {
             .check_device("flex")
             .unwrap_err()
             .to_string();
-        assert!(
-            error.contains("is for GPUs") && error.contains("use f32"),
-            "{error}"
-        );
+        error.assert_contains(["is for GPUs", "use f32"]);
     }
 }

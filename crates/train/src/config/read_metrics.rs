@@ -33,12 +33,6 @@ pub enum ReadMetrics {
 }
 
 impl ReadMetrics {
-    const NAMES: [(Self, &'static str); 3] = [
-        (Self::Auto, "auto"),
-        (Self::EachStep, "each-step"),
-        (Self::Late, "late"),
-    ];
-
     pub(crate) fn is_late_on(self, device: &Device) -> bool {
         match self {
             // Operations there return before they are done.
@@ -49,23 +43,7 @@ impl ReadMetrics {
     }
 }
 
-impl std::fmt::Display for ReadMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = Self::NAMES.iter().find(|(value, _)| value == self);
-        f.write_str(name.map_or("auto", |(_, name)| name))
-    }
-}
-
-impl std::str::FromStr for ReadMetrics {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::NAMES.iter().find(|(_, name)| *name == text);
-        found
-            .map(|(value, _)| *value)
-            .ok_or_else(|| "use auto, each-step or late".to_string())
-    }
-}
+everburn_record::named!(ReadMetrics, "no time to read losses: use auto, each-step or late", Self::Auto => "auto", Self::EachStep => "each-step", Self::Late => "late");
 
 /// How long the numbers of a step may be unread: as long as a dashboard or a user who wants to stop does not
 /// notice.
@@ -86,7 +64,11 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_file() {
-        for (value, name) in ReadMetrics::NAMES {
+        for (value, name) in [
+            (ReadMetrics::Auto, "auto"),
+            (ReadMetrics::EachStep, "each-step"),
+            (ReadMetrics::Late, "late"),
+        ] {
             assert_eq!(value.to_string(), name);
             assert_eq!(name.parse(), Ok(value));
             let line = format!("value = \"{name}\"");
@@ -94,7 +76,8 @@ mod tests {
                 toml::from_str(&line).unwrap();
             assert_eq!(table["value"], value);
         }
-        assert!("never".parse::<ReadMetrics>().is_err());
+        let error = "never".parse::<ReadMetrics>().unwrap_err();
+        assert!(error.contains("use auto, each-step or late"), "{error}");
     }
 
     #[test]

@@ -353,10 +353,7 @@ mod tests {
         let rising = refused(Schedule::Step, |n| {
             (n.decay_every, n.decay_factor) = (Some(2), Some(1.5));
         });
-        assert!(
-            rising.contains("`training.schedule_numbers.decay_factor = 1.5`"),
-            "{rising}"
-        );
+        rising.assert_contains(["`training.schedule_numbers.decay_factor = 1.5`"]);
         let high = |schedule, warmup_steps| {
             let numbers = ScheduleNumbers {
                 warmup_steps,

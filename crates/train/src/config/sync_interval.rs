@@ -16,7 +16,7 @@ use std::str::FromStr;
 /// assert_eq!("50".parse(), Ok(sync));
 /// assert_eq!("step".parse(), Ok(SyncInterval::Step));
 /// assert!("every=0".parse::<SyncInterval>().is_err());
-/// # Ok::<(), everburn_train::InvalidSyncInterval>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncInterval {
@@ -29,7 +29,6 @@ pub enum SyncInterval {
 
 impl SyncInterval {
     /// The number of local steps; `None` for synchronous steps.
-    #[must_use]
     pub const fn steps(self) -> Option<usize> {
         match self {
             Self::Step => None,
@@ -47,26 +46,15 @@ impl fmt::Display for SyncInterval {
     }
 }
 
-/// A text that is no [`SyncInterval`].
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::SyncInterval;
-///
-/// let error = "often".parse::<SyncInterval>().unwrap_err();
-/// assert!(error.to_string().contains("as in 50"));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not a number of local steps: use one, as in 50 (\"every=50\" in a file), or 0 for synchronous steps"
-)]
-pub struct InvalidSyncInterval(String);
-
 impl FromStr for SyncInterval {
-    type Err = InvalidSyncInterval;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidSyncInterval> {
-        let invalid = || InvalidSyncInterval(text.to_string());
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || {
+            format!(
+                "`{text}` is not a number of local steps: use one, as in 50 (\"every=50\" in a file), or 0 for synchronous steps"
+            )
+        };
         match text.split_once('=') {
             None if text == "step" => Ok(Self::Step),
             None => match text.parse().map_err(|_| invalid())? {

@@ -1,5 +1,7 @@
 //! Tests of `config`.
 
+use everburn_tests::AssertContains;
+
 use super::*;
 
 #[test]
@@ -24,10 +26,7 @@ fn numbers_out_of_range_are_named() {
         c.schedule = Schedule::Cosine;
         c.optimizer.learning_rate = 2.0;
     });
-    assert!(
-        too_high_for_cosine.contains("`training.optimizer.learning_rate`"),
-        "{too_high_for_cosine}"
-    );
+    too_high_for_cosine.assert_contains(["`training.optimizer.learning_rate`"]);
     assert!(TrainingConfig::default().validate(4).is_ok());
 }
 

@@ -103,6 +103,8 @@ pub(crate) fn checked<R>(
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     fn wrong(row: usize, rows: usize, target: i64) -> WrongTarget {
@@ -133,10 +135,7 @@ mod tests {
         let text = |label| WrongLabel::new(wrong(0, 1, label), &[3], "the training").to_string();
         assert!(text(7).contains("here at least 8"), "{}", text(7));
         let negative = text(-1);
-        assert!(
-            negative.contains("the label -1, and the model makes 5 scores, for labels 0 to 4"),
-            "{negative}"
-        );
+        negative.assert_contains(["the label -1, and the model makes 5 scores, for labels 0 to 4"]);
         assert!(negative.contains("labels are counted from 0"), "{negative}");
         assert!(text(i64::MAX).contains("the label 9223372036854775807"));
         let token = WrongTarget {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::loss_scaling::LossScaling;
+use crate::data_fingerprint::DataFingerprint;
 use crate::error::TrainError;
 use crate::evaluation::Tested;
 use crate::metrics::rank_times::PastStep;
@@ -39,7 +40,7 @@ pub(crate) struct LoopOutcome {
     /// How many epochs were finished and steps made in the checkpoint that it began with.
     pub(crate) resumed_after: Option<(usize, usize)>,
     /// The fingerprints of the data that it learnt from before a resume, where they were others.
-    pub(crate) earlier_data: Vec<String>,
+    pub(crate) earlier_data: Vec<DataFingerprint>,
     /// How long the run had taken before this process, where another rank has given it its state.
     pub(crate) earlier: Duration,
     pub(crate) samples: u64,

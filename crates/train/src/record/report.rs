@@ -187,7 +187,6 @@ pub struct OuterReport {
 
 impl OuterReport {
     /// How many bytes were not exchanged.
-    #[must_use]
     pub const fn saved(&self) -> u64 {
         self.bytes_of_gradients
             .saturating_sub(self.bytes + self.bytes_of_checkpoints)
@@ -218,7 +217,6 @@ pub struct ShardingReport {
 
 impl ShardingReport {
     /// The most that a rank has held of each.
-    #[must_use]
     pub fn most(&self) -> HeldBytes {
         let most = |of: fn(&HeldBytes) -> u64| self.ranks.iter().map(of).max().unwrap_or(0);
         HeldBytes {

@@ -169,12 +169,7 @@ impl Lines {
             .checked_div(self.total)
             .unwrap_or(0);
         let (done, left) = ("#".repeat(done), "-".repeat(BAR - done));
-        let Self {
-            epoch,
-            epochs,
-            split,
-            ..
-        } = self;
+        let (epoch, epochs, split) = (self.epoch, self.epochs, &self.split);
         let mut line = format!("epoch {epoch}/{epochs} {split} [{done}{left}]");
         for metric in self.metrics() {
             if line.chars().count() + metric.chars().count() <= COLUMNS {

@@ -29,8 +29,9 @@ pub struct Replay {
     renderer: Box<dyn MetricsRenderer>,
     metrics: Vec<(MetricId, RankMetric)>,
     epochs: usize,
-    /// How many steps an epoch has; 0 while that is not known.
-    steps_an_epoch: u64,
+    /// How many samples a step and an epoch have; 0 while that is not known.
+    batch_size: u64,
+    epoch_samples: u64,
     label: String,
     begun: bool,
     split: Split,
@@ -71,7 +72,8 @@ impl Replay {
             renderer: Box::new(NamedMetrics::on(renderer, &newest)),
             metrics: named.to_vec(),
             epochs: 0,
-            steps_an_epoch: 0,
+            batch_size: 0,
+            epoch_samples: 0,
             label: String::new(),
             begun: false,
             split: Split::None,
@@ -83,17 +85,19 @@ impl Replay {
 
     /// Shows what is new.
     pub fn take(&mut self, updates: &[Update]) {
-        // How many steps there are comes after the steps themselves where a run is read from its beginning.
+        // How many samples there are comes after the steps themselves where a run is read from its beginning.
         for update in updates {
             match update {
                 Update::Run { name, config } => {
                     let settings: Settings = config.parse().unwrap_or_default();
                     let model = settings.get("model").unwrap_or("a model");
                     self.label = format!("{model} in {name}");
+                    let size = settings.get("training.batch_size");
+                    self.batch_size = size.and_then(|size| size.parse().ok()).unwrap_or(0);
                 }
                 Update::Live(live) if live.epochs > 0 => {
                     self.epochs = live.epochs as usize;
-                    self.steps_an_epoch = live.steps.unwrap_or(0).div_ceil(live.epochs);
+                    self.epoch_samples = live.epoch_samples.unwrap_or(0);
                 }
                 _ => {}
             }
@@ -148,16 +152,23 @@ impl Replay {
                 _ => self.renderer.update_train(state),
             }
         }
-        let before = line.epoch.saturating_sub(1) * self.steps_an_epoch;
         let done = match split {
-            Split::Validation => self.steps_an_epoch,
-            _ => line.step.saturating_sub(before),
+            Split::Validation => line.samples.unwrap_or(0),
+            _ => self.samples_done(line),
         };
         self.renderer.update_split(done as usize);
         if split == Split::Validation {
             // Its one line is the mean of all.
             self.enter(Split::None, line);
         }
+    }
+
+    /// How many samples of its epoch have been learned from after the step of `line`: as the training's own dashboard counts.
+    fn samples_done(&self, line: &MetricRecord) -> u64 {
+        let steps = self.epoch_samples.div_ceil(self.batch_size.max(1));
+        let before = line.epoch.saturating_sub(1).saturating_mul(steps);
+        let done = line.step.saturating_sub(before);
+        done.saturating_mul(self.batch_size).min(self.epoch_samples)
     }
 
     /// The metrics of each epoch and split begin anew.
@@ -185,13 +196,12 @@ impl Replay {
                 .update_epoch(line.epoch.saturating_sub(1) as usize);
         }
         (self.split, self.epoch) = (split, line.epoch);
-        let name = match split {
+        let (name, samples) = match split {
             Split::None => return,
-            Split::Train => "train",
-            Split::Validation => "valid",
+            Split::Train => ("train", self.epoch_samples),
+            Split::Validation => ("valid", line.samples.unwrap_or(0)),
         };
-        self.renderer
-            .start_split(name, self.steps_an_epoch as usize);
+        self.renderer.start_split(name, samples as usize);
     }
 }
 
@@ -268,8 +278,12 @@ mod tests {
         let mut replay = Replay::on(Box::new(Lines::new(Box::new(shown.clone()))));
         let live = Live {
             epochs: 3,
-            steps: Some(60),
+            epoch_samples: Some(1270),
             ..Live::default()
+        };
+        let run = Update::Run {
+            name: "a".into(),
+            config: "model = 'mlp'\n[training]\nbatch_size = 64\n".into(),
         };
         let updates = [
             line("step", 1, 10, 4.0),
@@ -285,6 +299,7 @@ mod tests {
             line("train", 3, 60, 0.25),
             line("validation", 3, 60, 0.125),
             Update::Live(live),
+            run,
         ];
         replay.take(&updates);
         let text = String::from_utf8(shown.0.lock().unwrap().clone()).unwrap();
@@ -292,27 +307,27 @@ mod tests {
         assert_eq!(lines.len(), 6, "{text}");
         for (line, parts) in lines.iter().zip([
             [
-                "epoch 1/3  train  20/20",
+                "epoch 1/3  train  1270/1270",
                 "loss 3.5000  accuracy 50.00 %  mae 1.7500  ",
             ],
             [
-                "epoch 1/3  valid  20/20",
+                "epoch 1/3  valid  64/64",
                 "loss 1.5000  accuracy 50.00 %  mae 0.7500",
             ],
             [
-                "epoch 2/3  train  10/20",
+                "epoch 2/3  train  640/1270",
                 "loss 1.0000  accuracy 50.00 %  mae 0.5000  ",
             ],
             [
-                "epoch 2/3  valid  20/20",
+                "epoch 2/3  valid  64/64",
                 "loss 0.5000  accuracy 50.00 %  mae 0.2500",
             ],
             [
-                "epoch 3/3  train  20/20",
+                "epoch 3/3  train  1270/1270",
                 "loss 0.2500  accuracy 50.00 %  mae 0.1250",
             ],
             [
-                "epoch 3/3  valid  20/20",
+                "epoch 3/3  valid  64/64",
                 "loss 0.1250  accuracy 50.00 %  mae 0.0625",
             ],
         ]) {

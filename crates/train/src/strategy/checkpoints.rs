@@ -54,7 +54,7 @@ impl RankLoop {
     fn compare_data(&mut self, progress: &Progress) {
         let data = &self.setup.data_fingerprint;
         let mut earlier = progress.earlier_data.clone();
-        if !progress.data.is_empty() && progress.data != *data {
+        if !progress.data.is_empty() && progress.data.all != data.all {
             if self.is_first() {
                 tracing::warn!(
                     "the data are not those of the checkpoint: files were added, removed or changed, or this version reads \

@@ -11,7 +11,7 @@ use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
 use crate::config::chaos::Fault;
-use crate::config::loss_scaling::{LossScaling, ScaledLosses};
+use crate::config::loss_scaling::ScaledLosses;
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
 
@@ -106,11 +106,7 @@ impl RankLoop {
         };
         let before = scaling.scale;
         scaling.count(overflowed);
-        let LossScaling {
-            scale,
-            skipped_steps,
-            ..
-        } = *scaling;
+        let (scale, skipped_steps) = (scaling.scale, scaling.skipped_steps);
         if !overflowed {
             return Ok(());
         }

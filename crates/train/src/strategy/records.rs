@@ -117,6 +117,7 @@ impl RankLoop {
                 epoch: self.outcome.epoch as u64,
                 step: step as u64,
                 steps: Some(setup.config.total_steps(samples) as u64),
+                epoch_samples: Some(samples as u64),
                 ..Live::default()
             };
             let file = LiveFile::start(run, live, setup.rank_statuses.clone());

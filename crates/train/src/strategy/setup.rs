@@ -14,6 +14,7 @@ use crate::checkpoint::state_hashes::HashesFile;
 use crate::checkpoint::training_state::TrainingState;
 use crate::checkpoint::writer::CheckpointWriter;
 use crate::config::TrainingConfig;
+use crate::data_fingerprint::DataFingerprint;
 use crate::elastic::agreement::Agreement;
 use crate::elastic::elasticity::Elasticity;
 use crate::hook::Hook;
@@ -51,7 +52,7 @@ pub(crate) struct RankSetup {
     /// Opened on rank 0 only, where fingerprints are to be written.
     pub(crate) hashes: Option<HashesFile>,
     /// The fingerprint of the data; empty where there is none.
-    pub(crate) data_fingerprint: String,
+    pub(crate) data_fingerprint: DataFingerprint,
     /// The number of the first sample that was held out of the training data for the validation.
     pub(crate) held_out_from: Option<usize>,
     /// What ranks that meet must have in common.

@@ -84,6 +84,39 @@ impl AnyTask {
         (self.configure)(sections)
     }
 
+    /// Its settings by their paths, `shapes.width`: all of a section that refuses unknown keys, and the defaults of another.
+    ///
+    /// ```
+    /// # mod everburn { pub use everburn_train as train; }
+    /// use everburn::train::AnyTask;
+    ///
+    /// fn has_width(task: &AnyTask) -> bool {
+    ///     task.settings().contains(&format!("{}.width", task.name()))
+    /// }
+    /// ```
+    pub fn settings(&self) -> Vec<String> {
+        let defaults = self.configure(&Table::new());
+        let defaults = defaults.and_then(|task| task.sections());
+        let defaults = defaults.unwrap_or_default();
+        let paths = |section: &String| {
+            // No key is empty, so that this one is refused; defaults lack settings that are absent at first.
+            let nameless = Table::from_iter([(String::new(), toml::Value::Boolean(true))]);
+            let sections = Table::from_iter([(section.clone(), toml::Value::Table(nameless))]);
+            let refusal = self.configure(&sections).err();
+            let known = refusal.map_or(Vec::new(), |error| error.known_keys().to_vec());
+            let keys = match known.is_empty() {
+                false => known,
+                true => {
+                    let own = defaults.get(section).and_then(toml::Value::as_table);
+                    own.into_iter().flat_map(Table::keys).cloned().collect()
+                }
+            };
+            let paths = keys.iter().map(|key| format!("{section}.{key}"));
+            paths.collect::<Vec<_>>()
+        };
+        self.sections.iter().flat_map(paths).collect()
+    }
+
     /// The sections for the pretrained model in a folder of Hugging Face's transformers, whose `config.json` this is;
     /// `None` if it is no model of this task. Parameters that match `skip` are not taken.
     ///

@@ -51,9 +51,7 @@ impl LoadedData {
     pub fn on_device(&self, trainer: &Trainer, free: Option<u64>) -> Result<AnyData, TrainError> {
         self.inner.on_device(trainer, free)
     }
-}
 
-impl LoadedData {
     /// How many of the samples to learn from `config` holds out for validation: none where there is a set for that.
     pub fn held_out(&self, config: &TrainingConfig) -> usize {
         match self.validation_len {
@@ -89,26 +87,15 @@ impl LoadedData {
 
 /// The line about data of which the task says no more, as of those of Everburn's own tasks.
 fn in_words<I, B>(data: &TrainingData<I, B>) -> String {
-    let TrainingData {
-        name,
-        origin,
-        train,
-        test,
-        validation,
-        ..
-    } = data;
-    let validation = validation.as_ref();
+    let validation = data.validation.as_ref();
     let validation =
         validation.map_or_else(String::new, |set| format!(", {} validation", set.len()));
-    let origin = match origin.is_empty() {
+    let origin = match data.origin.is_empty() {
         true => String::new(),
-        false => format!(" ({origin})"),
+        false => format!(" ({})", data.origin),
     };
-    format!(
-        "{name}, {} training{validation} and {} test samples{origin}",
-        train.len(),
-        test.len()
-    )
+    let (name, train, test) = (&data.name, data.train.len(), data.test.len());
+    format!("{name}, {train} training{validation} and {test} test samples{origin}")
 }
 
 trait ErasedData: Send + Sync {

@@ -41,6 +41,7 @@ use crate::error::TrainError;
 pub struct TaskError {
     message: String,
     help: Option<String>,
+    known_keys: Vec<String>,
     other_classes: Option<Box<OtherClasses>>,
     not_finite: Option<Box<NotFinitePrediction>>,
 }
@@ -84,6 +85,7 @@ impl TaskError {
         Self {
             message: message.into(),
             help: None,
+            known_keys: Vec::new(),
             other_classes: None,
             not_finite: None,
         }
@@ -113,6 +115,17 @@ impl TaskError {
             help: Some(help.into()),
             ..self
         }
+    }
+
+    /// Adds the keys that a section has, of an error about another one.
+    #[must_use]
+    pub fn with_known_keys(self, known_keys: Vec<String>) -> Self {
+        Self { known_keys, ..self }
+    }
+
+    /// The keys that a section has, if the error is another one in it; otherwise empty.
+    pub fn known_keys(&self) -> &[String] {
+        &self.known_keys
     }
 
     /// Adds that the data have other classes than the model, of which a test and a resume have a help of their own.

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::checkpoint::state_dict::{PRETRAINED_CONFIG, StateDictLayout};
 use crate::config::activation_checkpointing::ActivationCheckpointing;
-use crate::config::fault::configuration_of;
+use crate::config::fault::{configuration_of, known_keys};
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
@@ -59,7 +59,8 @@ pub(super) fn configure<T: Task>(
                 .collect()
         }
     };
-    let config: T::Config = configuration_of(own).map_err(TaskError::new)?;
+    let config: T::Config = configuration_of(own.clone())
+        .map_err(|fault| TaskError::new(fault).with_known_keys(known_keys::<T::Config>(own)))?;
     within("Task::check", || task.check(&config))?;
     Ok(Box::new(WithConfig {
         name: name.to_string(),

@@ -92,16 +92,19 @@ impl Trainer {
                 about = about.and(&setting, value);
             }
         }
-        let about = about
-            .and("data", &data.name)
-            .and("training samples", data.train.len());
+        // The same data may have another folder, and with it another name, on each machine.
+        let about = match data.fingerprint.is_empty() {
+            true => about.and("data", &data.name),
+            false => about,
+        };
+        let about = about.and("training samples", data.train.len());
         let about = match &data.validation {
             Some(own) => about.and("validation samples", own.len()),
             None => about,
         };
         Ok(about
             .and("test samples", data.test.len())
-            .and("fingerprint of the data", &data.fingerprint))
+            .and("fingerprint of the data", &data.fingerprint.all))
     }
 
     /// Ranks with other data, another seed or another batch size would train together and learn

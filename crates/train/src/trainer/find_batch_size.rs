@@ -58,7 +58,6 @@ pub struct TriedBatchSize {
 
 impl TriedBatchSize {
     /// Samples per second of all ranks together.
-    #[must_use]
     pub fn samples_per_second(&self) -> f64 {
         self.batch_size as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
@@ -118,7 +117,6 @@ pub struct BatchSizeSearch {
 
 impl BatchSizeSearch {
     /// The smallest size whose throughput is within 5 % of the best one.
-    #[must_use]
     pub fn suggestion(&self) -> Option<usize> {
         let speeds = || self.tried.iter().map(TriedBatchSize::samples_per_second);
         let best = speeds().fold(0.0, f64::max);

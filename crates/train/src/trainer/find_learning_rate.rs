@@ -74,7 +74,6 @@ impl Default for LearningRateRange {
 
 impl LearningRateRange {
     /// Each rate, the next a constant factor above the one before.
-    #[must_use]
     pub fn rates(&self) -> Vec<f64> {
         let last = self.steps.saturating_sub(1).max(1) as f64;
         let rate = |step| self.from * (self.to / self.from).powf(step as f64 / last);
@@ -141,7 +140,6 @@ impl LearningRateSweep {
 
     /// A tenth of the rate at which the smoothed loss is lowest; `None` if it never falls before it rises, or there are too few
     /// points.
-    #[must_use]
     pub fn suggestion(&self) -> Option<f64> {
         let count = self.points.len();
         // Of few points, none can be left out.

@@ -16,6 +16,7 @@ use super::trial::Trial;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::training_state::TrainingState;
 use crate::config::conflicts::RunFeatures;
+use crate::data_fingerprint::DataFingerprint;
 use crate::device::memory::PeakMemory;
 use crate::device::verification::verify_device;
 use crate::elastic::agreement::Agreement;
@@ -118,7 +119,7 @@ impl Trainer {
             self.test_at_the_end(&model, data, over, trial, (&live, &outcome))?;
         let (resumed_after_epoch, resumed_after_step) = outcome.resumed_after.unzip();
         let mut earlier_data = outcome.earlier_data.iter();
-        let data_changed = earlier_data.any(|earlier| *earlier != data.fingerprint);
+        let data_changed = earlier_data.any(|earlier| earlier.all != data.fingerprint.all);
         let report = TrainingReport {
             dataset: data.name.clone(),
             dataset_origin: data.origin.clone(),
@@ -176,7 +177,7 @@ impl Trainer {
             validation: loaders.validation.clone(),
             state,
             resume: None,
-            data_fingerprint: String::new(),
+            data_fingerprint: DataFingerprint::default(),
             held_out_from: None,
             run: self.run.clone(),
             checkpoints: None,

@@ -6,6 +6,8 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 use everburn_distributed::{Augment, SampleRng, Weigh};
 
+use crate::data_fingerprint::DataFingerprint;
+
 /// The data of a run: every rank is given all of it and reads its own share.
 ///
 /// ```
@@ -45,12 +47,8 @@ pub struct TrainingData<I, B> {
     pub weigh: Option<Weigh<I>>,
     /// The name that goes into the report.
     pub name: String,
-    /// A text that differs for other data of the same name, such as a hash: ranks whose data differ are
-    /// refused. May be empty.
-    pub fingerprint: String,
-    /// The part of the fingerprint, without spaces, that is of the test set alone; empty where the test set has no files of
-    /// its own, and changes with the samples to learn from.
-    pub test_fingerprint: String,
+    /// Texts that differ for other data of the same name, such as hashes.
+    pub fingerprint: DataFingerprint,
     /// Where the data came from, for the report.
     pub origin: String,
 }
@@ -75,8 +73,7 @@ impl<I, B> TrainingData<I, B> {
             augment: None,
             weigh: None,
             name: name.into(),
-            fingerprint: String::new(),
-            test_fingerprint: String::new(),
+            fingerprint: DataFingerprint::default(),
             origin: String::new(),
         }
     }
@@ -94,7 +91,10 @@ impl<I, B> TrainingData<I, B> {
     #[must_use]
     pub fn with_fingerprint(self, fingerprint: impl Into<String>) -> Self {
         Self {
-            fingerprint: fingerprint.into(),
+            fingerprint: DataFingerprint {
+                all: fingerprint.into(),
+                ..DataFingerprint::default()
+            },
             ..self
         }
     }
@@ -159,7 +159,6 @@ impl<I, B> TrainingData<I, B> {
             weigh: self.weigh.clone(),
             name: self.name.clone(),
             fingerprint: self.fingerprint.clone(),
-            test_fingerprint: self.test_fingerprint.clone(),
             origin: self.origin.clone(),
         }
     }

@@ -25,7 +25,7 @@ pub fn texts(context: usize) -> (Texts, usize) {
         context,
         ..TextRequest::default()
     };
-    let text = load_text_in(&request, &Surroundings::new(|_| None, None)).unwrap();
+    let text = load_text_in(&request, &Surroundings::default()).unwrap();
     (windows(text.train, text.test), text.vocabulary)
 }
 

@@ -3,6 +3,7 @@
 use everburn_nn::{Activation, TensorParallel};
 use everburn_train::{Objective, TrainingConfig, TrainingData};
 
+use crate::harness::config::changed;
 use crate::harness::parameters::parameters;
 use crate::training::{Cut, Trained, train};
 
@@ -71,10 +72,8 @@ pub(crate) fn compare<M, O, I>(
         assert!(alone.norms.iter().any(clipped), "nothing is clipped");
     }
     // What is accumulated alone are the micro-batches of a mesh.
-    let [first, config] = [&first, config].map(|config| TrainingConfig {
-        accumulate: 1,
-        ..config.clone()
-    });
+    let [first, config] =
+        [&first, config].map(|config| changed(config.clone(), |config| config.accumulate = 1));
     for about in cuts {
         let cut = train::<_, O, _>(model, data, &first, Some(about));
         assert_gradients(&before, &step, &cut, about);

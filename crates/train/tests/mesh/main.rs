@@ -13,9 +13,10 @@ use everburn_models::gpt::{GptConfig, Positions};
 use everburn_models::mnist::MnistConfig;
 use everburn_models::resnet50::{ResNet50Config, Stem};
 use everburn_schedules::ScheduleKind;
-use everburn_train::{Classification, NextToken, OptimizerKind, TrainingConfig};
+use everburn_train::{Classification, NextToken, OptimizerKind};
 
 use self::compare::{assert_close, compare};
+use self::harness::config::changed;
 use self::harness::data::{Images, digits, texts};
 use self::harness::parameters::drawn;
 use self::training::{Cut, config, cut, mesh, train, train_in};
@@ -121,10 +122,9 @@ fn stages_that_compute_activations_again_give_the_same_bits() {
         ScheduleKind::ZeroBubbleH1,
     ] {
         let [kept, blocks, burn] = ["none", "blocks", "burn"].map(|how| {
-            let config = TrainingConfig {
-                activation_checkpointing: how.parse().unwrap(),
-                ..config(6, OptimizerKind::Sgd)
-            };
+            let config = changed(config(6, OptimizerKind::Sgd), |config| {
+                config.activation_checkpointing = how.parse().unwrap();
+            });
             train::<_, NextToken, _>(&model, &data, &config, Some(&cut(2, kind, 4)))
         });
         assert_eq!(kept, blocks, "{kind:?}");
@@ -179,10 +179,7 @@ fn stages_have_the_bits_of_one_device_that_accumulates_the_same_micro_batches() 
     let data = images(200);
     let config = config(12, OptimizerKind::Adam);
     for count in [1, 2, 8] {
-        let accumulating = TrainingConfig {
-            accumulate: count,
-            ..config.clone()
-        };
+        let accumulating = changed(config.clone(), |config| config.accumulate = count);
         let alone = train::<_, Classification<4>, _>(&model, &data, &accumulating, None);
         let cuts = each_schedule(2..5, &[count]).into_iter();
         for about in cuts.chain(interleaved(2, &[count])) {

@@ -7,7 +7,6 @@ use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig, momentum::Momentu
 use burn::prelude::*;
 use burn::tensor::{Distribution, Int};
 use burn_train::TrainStep;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::gpt::{GptConfig, Positions};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::resnet50::{ResNet50Config, Stem};
@@ -20,6 +19,7 @@ use everburn_train::{
 };
 
 use crate::harness::data::digits;
+use crate::harness::ranks::alone;
 use crate::harness::run::run_directory;
 
 /// Names and numbers of parameters, or of what belongs to them.
@@ -60,13 +60,7 @@ impl<F: OfParameter> ModuleVisitor for Collect<F> {
         }
     }
 
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    everburn_nn::walking! { path }
 }
 
 fn collect<M: Module>(model: &M, of: impl OfParameter) -> Named {
@@ -220,7 +214,7 @@ fn a_checkpoint_of_two_devices_loads_into_one() {
     let run = run_directory(folder.path(), &config);
     let trainer = Trainer {
         run: Some(run.clone()),
-        ..Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
+        ..alone(config)
     };
     let init = || MnistConfig::new().init(&trainer.device);
     let placement = Placement::new().put("conv1", &trainer.device);

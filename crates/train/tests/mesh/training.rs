@@ -10,30 +10,27 @@ use everburn_nn::{Activation, Placement, TensorParallel};
 use everburn_pipeline::Stages;
 use everburn_schedules::ScheduleKind;
 use everburn_train::{
-    Mesh, MeshParallel, MeshParallelConfig, Objective, OptimizerConfig, OptimizerKind,
-    ParallelModel, Supervised, Trainer, TrainingConfig, TrainingData,
+    Mesh, MeshParallel, MeshParallelConfig, Objective, OptimizerKind, ParallelModel, Supervised,
+    Trainer, TrainingConfig, TrainingData,
 };
 
+use crate::harness::config::optimizer;
 use crate::harness::parameters::parameters;
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
 
 pub(crate) fn config(steps: usize, kind: OptimizerKind) -> TrainingConfig {
+    let rate = match kind {
+        OptimizerKind::Sgd => 0.02,
+        _ => 1e-3,
+    };
     TrainingConfig {
         epochs: 1,
         steps: Some(steps),
         batch_size: 16,
         validation_samples: Some(20),
         log_every: 1,
-        optimizer: OptimizerConfig {
-            kind,
-            learning_rate: if kind == OptimizerKind::Sgd {
-                0.02
-            } else {
-                1e-3
-            },
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(kind, rate),
         ..TrainingConfig::default()
     }
 }

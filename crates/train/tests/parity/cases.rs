@@ -11,8 +11,8 @@ use everburn_models::gpt::{Gpt, GptConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
 use everburn_train::{
-    Classification, MetricKind, MetricLine, NextToken, Objective, OptimizerConfig, RunDirectory,
-    Supervised, Trainer, TrainingConfig, TrainingData,
+    Classification, DataFingerprint, MetricKind, MetricLine, NextToken, Objective, OptimizerConfig,
+    RunDirectory, Supervised, Trainer, TrainingConfig, TrainingData,
 };
 
 use crate::golden::{Golden, Samples, digit, text};
@@ -112,8 +112,7 @@ where
                     batcher: Arc::clone(&self.batcher),
                     name: self.name.to_string(),
                     origin: "made from integers".to_string(),
-                    fingerprint: String::new(),
-                    test_fingerprint: String::new(),
+                    fingerprint: DataFingerprint::default(),
                 };
                 let run = (group.rank() == 0)
                     .then(|| RunDirectory::create(folder.path().join("run")).unwrap());

@@ -8,6 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_models::mnist_bn::MnistBnConfig;
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
+use everburn_tests::AssertContains;
 use everburn_train::{Objective, TrainError, load_state_dict, save_state_dict};
 use serde_json::Value;
 
@@ -145,12 +146,8 @@ fn what_is_saved_is_loaded_from_both_kinds_of_files() {
         assert_eq!(case.logits(&loaded, 4), expected, "{name}");
     }
     let error = save_state_dict(&trained, 3, &folder.path().join("weights.onnx")).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains(".safetensors, .pt, .pth, .pth.tar, .ckpt or .bin"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains([".safetensors, .pt, .pth, .pth.tar, .ckpt or .bin"]);
 }
 
 #[test]
@@ -234,10 +231,6 @@ fn a_first_part_that_all_names_of_a_file_have_and_the_model_has_not_is_left_out(
     let loaded = load_state_dict(other, &path).unwrap();
     assert_eq!(weight(&loaded.net), weight(&wrapped.net));
     let error = load_state_dict(LinearConfig::new(4, 2).init(&device), &path).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("weight has shape [2, 3] in the file"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains(["weight has shape [2, 3] in the file"]);
 }

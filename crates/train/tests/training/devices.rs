@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_distributed::{
-    ConnectExchange, Connector, DdpConfig, GradientBackend, ShardStage, Waits,
-};
+use everburn_distributed::{ConnectExchange, Connector, GradientBackend, ShardStage, Waits};
 use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Classifier, Trainer, TrainingConfig};
 
+use crate::harness::config::changed;
 use crate::harness::data::digits;
 use crate::harness::parameters::{filled, parameters};
 use crate::harness::ranks::on_ranks;
@@ -86,44 +85,26 @@ fn equal(config: &TrainingConfig) {
 
 #[test]
 fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
-    equal(&config());
-}
-
-#[test]
-fn micro_batches_are_added_up_on_the_device() {
-    equal(&TrainingConfig {
-        accumulate: 3,
-        ..config()
-    });
-}
-
-#[test]
-fn gradients_may_be_exchanged_after_the_backward_pass() {
-    equal(&TrainingConfig {
-        overlap: false,
-        ..config()
-    });
-}
-
-#[test]
-fn batch_norms_see_the_samples_of_all_ranks() {
-    equal(&TrainingConfig {
-        sync_batch_norm: true,
-        ..config()
-    });
+    let changes: [fn(&mut TrainingConfig); 4] = [
+        |_| {},
+        |config| config.accumulate = 3,
+        |config| config.overlap = false,
+        |config| config.sync_batch_norm = true,
+    ];
+    for change in changes {
+        equal(&changed(config(), change));
+    }
 }
 
 #[test]
 fn gradients_and_parameters_are_sharded_by_nccl() {
     for stage in [ShardStage::Optimizer, ShardStage::Gradients] {
-        let sharded = |sync_batch_norm, accumulate| TrainingConfig {
-            sync_batch_norm,
-            accumulate,
-            ddp: DdpConfig {
-                shard: Some(stage),
-                ..DdpConfig::default()
-            },
-            ..config()
+        let sharded = |sync_batch_norm, accumulate| {
+            changed(config(), |config| {
+                config.sync_batch_norm = sync_batch_norm;
+                config.accumulate = accumulate;
+                config.ddp.shard = Some(stage);
+            })
         };
         equal(&sharded(false, 1));
         equal(&sharded(true, 2));

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use burn::prelude::*;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::{
     Classifier, EmaConfig, MetricSums, RunDirectory, Trainer, TrainingConfig, TrainingReport,
     load_averaged,
 };
 
+use crate::harness::config::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::drawn;
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{alone, on_ranks};
 use crate::samples::in_bytes;
 
 fn images() -> Images {
@@ -65,8 +65,7 @@ fn file(folder: &Path, name: &str) -> Vec<u8> {
 
 /// What a model of a run yields on the test samples, alone.
 fn measure(model: MnistBn) -> MetricSums {
-    let group = ProcessGroup::alone(GroupOptions::default());
-    let trainer = Trainer::new(TrainingConfig::default(), group);
+    let trainer = alone(TrainingConfig::default());
     let model = Classifier::new(model, MnistBn::forward);
     trainer.evaluate(&model, &images()).unwrap().unwrap()
 }
@@ -79,10 +78,7 @@ fn whoever_keeps_it_the_average_is_the_same_and_training_is_not_changed() {
         train(3, config, &path, false);
         path
     };
-    let plain = TrainingConfig {
-        ema: None,
-        ..config(ema(false, false))
-    };
+    let plain = changed(config(ema(false, false)), |config| config.ema = None);
     let plain = run("plain", &plain);
     let first = run("first", &config(ema(false, false)));
     let sharded = run("sharded", &config(ema(true, false)));
@@ -111,10 +107,7 @@ fn a_resumed_run_goes_on_with_its_average_to_the_bit() {
         let folder = tempfile::tempdir().unwrap();
         let path = |part: &str| folder.path().join(part);
         train(2, &config(ema), &path("at-once"), false);
-        let one = TrainingConfig {
-            epochs: 1,
-            ..config(ema)
-        };
+        let one = changed(config(ema), |config| config.epochs = 1);
         train(2, &one, &path("in-two"), false);
         train(2, &config(ema), &path("in-two"), true);
         for file_name in ["model.safetensors", "ema.safetensors"] {
@@ -143,10 +136,9 @@ fn what_is_validated_and_tested_is_the_averaged_model_where_that_is_asked_for() 
 #[test]
 fn ranks_that_take_steps_by_themselves_average_what_they_have_in_common() {
     let folder = tempfile::tempdir().unwrap();
-    let config = TrainingConfig {
-        sync: "every=3".parse().unwrap(),
-        ..config(ema(true, true))
-    };
+    let config = changed(config(ema(true, true)), |config| {
+        config.sync = "every=3".parse().unwrap();
+    });
     let report = train(2, &config, folder.path(), false);
     let run = RunDirectory::open(folder.path()).unwrap();
     let measured = measure(load_averaged(model(), &run).unwrap());

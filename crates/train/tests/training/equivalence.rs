@@ -2,16 +2,14 @@
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
-use everburn_train::{
-    Classifier, MetricLine, OptimizerConfig, OptimizerKind, Trainer, TrainingConfig,
-};
+use everburn_train::{Classifier, MetricLine, OptimizerConfig, OptimizerKind, TrainingConfig};
 
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs, parameters};
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{alone, on_ranks};
 use crate::harness::run::step_lines;
 use crate::replicas::in_common;
 use crate::samples::in_bytes;
@@ -81,10 +79,8 @@ fn largest_relative_difference(left: &[f64], right: &[f64]) -> f64 {
 #[test]
 fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
     let config = fifty_steps(OptimizerConfig {
-        kind: OptimizerKind::Sgd,
-        learning_rate: 0.01,
         momentum: Some(0.9),
-        ..OptimizerConfig::default()
+        ..optimizer(OptimizerKind::Sgd, 0.01)
     });
     let model = initial_weights();
     let (losses, weights) = train_mnist(&model, 1, &config);
@@ -116,27 +112,14 @@ fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
 
 #[test]
 fn micro_batches_and_exchange_after_the_backward_pass_change_nothing() {
-    let config = fifty_steps(OptimizerConfig {
-        kind: OptimizerKind::Sgd,
-        learning_rate: 0.01,
-        ..OptimizerConfig::default()
-    });
-    let config = TrainingConfig {
-        steps: Some(10),
-        ..config
-    };
+    let config = fifty_steps(optimizer(OptimizerKind::Sgd, 0.01));
+    let config = changed(config, |config| config.steps = Some(10));
     let model = initial_weights();
     let (losses, weights) = train_mnist(&model, 2, &config);
-    let after = TrainingConfig {
-        overlap: false,
-        ..config.clone()
-    };
+    let after = changed(config.clone(), |config| config.overlap = false);
     assert_eq!(train_mnist(&model, 2, &after), (losses.clone(), weights));
     for (world_size, accumulate) in [(1, 4), (2, 3), (3, 7)] {
-        let config = TrainingConfig {
-            accumulate,
-            ..config.clone()
-        };
+        let config = changed(config.clone(), |config| config.accumulate = accumulate);
         let (others, _) = train_mnist(&model, world_size, &config);
         let loss = largest_relative_difference(&losses, &others);
         assert!(
@@ -164,10 +147,7 @@ fn batch_norm_statistics_and_dropout_survive_several_ranks() {
         batch_size: 32,
         validation_samples: Some(1_000),
         schedule: everburn_train::Schedule::Cosine,
-        optimizer: OptimizerConfig {
-            learning_rate: 3e-3,
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(OptimizerKind::default(), 3e-3),
         ..TrainingConfig::default()
     };
     let accuracies = on_ranks(3, &config, None, |trainer| {
@@ -210,19 +190,12 @@ fn batch_norm_over_all_ranks_agrees_on_one_and_more_ranks() {
         // 38 samples to train on: the last global batch has two, which leaves some ranks none.
         batch_size: 12,
         validation_samples: Some(12),
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 0.01,
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(OptimizerKind::Sgd, 0.01),
         ..TrainingConfig::default()
     };
     let expected = train_mnist_bn(&model, 1, &config);
     for (world_size, overlap) in [(2, true), (3, true), (4, true), (4, false)] {
-        let config = TrainingConfig {
-            overlap,
-            ..config.clone()
-        };
+        let config = changed(config.clone(), |config| config.overlap = overlap);
         let trained = train_mnist_bn(&model, world_size, &config);
         let differences = expected.iter().zip(&trained);
         let largest = differences
@@ -231,10 +204,7 @@ fn batch_norm_over_all_ranks_agrees_on_one_and_more_ranks() {
         assert!(largest <= 1e-5, "{world_size} ranks differ by {largest:e}");
     }
     // Ranks with different numbers of micro-batches keep step too.
-    let config = TrainingConfig {
-        accumulate: 3,
-        ..config
-    };
+    let config = changed(config, |config| config.accumulate = 3);
     assert_eq!(train_mnist_bn(&model, 4, &config).len(), expected.len());
 }
 
@@ -246,7 +216,7 @@ fn the_synthetic_digits_are_within_reach_of_the_small_net() {
         validation_samples: Some(1_000),
         ..TrainingConfig::default()
     };
-    let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+    let trainer = alone(config);
     trainer.seed();
     let model = Classifier::new(MnistConfig::new().init(&trainer.device), Mnist::forward);
     let (_, report) = trainer.fit(model, &data).unwrap();

@@ -9,6 +9,7 @@ use everburn_train::{
     BatchSizeLimit, Classifier, LearningRateRange, LearningRateSweep, Trainer, TrainingConfig,
 };
 
+use crate::harness::config::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn, parameters};
 use crate::harness::ranks::on_ranks;
@@ -144,10 +145,7 @@ fn the_rank_with_the_least_memory_decides_on_the_batch_size() {
 #[test]
 fn what_a_finder_cannot_measure_is_refused_on_all_ranks() {
     let data = images();
-    let config = TrainingConfig {
-        sync: "every=5".parse().unwrap(),
-        ..config()
-    };
+    let config = changed(config(), |config| config.sync = "every=5".parse().unwrap());
     for error in on_ranks(2, &config, None, |trainer| {
         let model = Classifier::new(model(), MnistBn::forward);
         let range = LearningRateRange::default();

@@ -5,17 +5,17 @@ use std::path::Path;
 use burn::module::Module;
 use burn::prelude::*;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_tests::AssertContains;
 use everburn_train::{
-    Classification, Classifier, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
-    Precision, Schedule, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
+    Classification, Classifier, MetricKind, MetricLine, Objective, OptimizerKind, Precision,
+    Schedule, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
 };
 
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs};
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{alone, on_ranks};
 use crate::harness::run::metric_lines;
 use crate::replicas::bits;
 
@@ -30,11 +30,7 @@ fn config(precision: Precision) -> TrainingConfig {
         precision,
         log_every: 1,
         validation_samples: Some(100),
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::AdamW,
-            learning_rate: 0.005,
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(OptimizerKind::AdamW, 0.005),
         ..TrainingConfig::default()
     };
     config.ddp.max_gradient_norm = Some(2.0);
@@ -89,8 +85,7 @@ fn bf16_and_f16_learn_what_f32_learns_on_one_rank_and_on_two() {
     for world_size in [1, 2] {
         let [exact, bf16, f16] =
             [Precision::F32, Precision::Bf16, Precision::F16].map(|precision| {
-                let mut config = config(precision);
-                config.epochs = 4;
+                let config = changed(config(precision), |config| config.epochs = 4);
                 train(&config, world_size)
             });
         let loss = |trained: &Trained| trained.report.test_loss.unwrap();
@@ -193,12 +188,8 @@ fn a_scale_that_helps_nobody_ends_the_run_with_what_to_do() {
         matches!(error, TrainError::LossScaleTooLow { step: 30, .. }),
         "{error}"
     );
-    assert!(
-        error
-            .to_string()
-            .contains("try `training.precision = bf16`"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains(["try `training.precision = bf16`"]);
 }
 
 #[test]
@@ -223,8 +214,7 @@ fn micro_batches_and_virtual_ranks_are_scaled_as_whole_batches_are() {
 #[test]
 fn what_does_not_go_together_is_refused_with_what_to_do() {
     let refused = |change: fn(&mut TrainingConfig)| {
-        let mut config = config(Precision::F16);
-        change(&mut config);
+        let config = changed(config(Precision::F16), change);
         config.validate(2).unwrap_err().to_string()
     };
     let rounds = refused(|config| config.sync = "every=4".parse().unwrap());
@@ -284,7 +274,7 @@ fn a_model_that_cannot_be_reached_is_told_what_it_lacks() {
         // Also after another training on this thread, which computed in half precision.
         let mut config = config(precision);
         config.steps = Some(2);
-        let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+        let trainer = alone(config);
         let reached = Classifier::<Mnist, 4>::of_blocks(model_of_ours());
         trainer.fit(reached, &images()).unwrap();
         let error = trainer.fit(model, &images()).err();

@@ -120,20 +120,29 @@ fn config() -> TrainingConfig {
 /// What comes of a training on each rank.
 type Reports = Vec<Result<TrainingReport, TrainError>>;
 
-/// What comes of a training on two ranks, with what the hooks were told.
-fn train(config: &TrainingConfig, acts: Act, folder: &Path) -> (Reports, Vec<(usize, String)>) {
-    let diary = Diary::default();
+/// The hooks of a rank.
+type HooksOf<'a> = &'a (dyn Fn(usize) -> Hooks + Sync);
+
+/// What comes of a training on two ranks, each with hooks of its own.
+fn train_with(config: &TrainingConfig, folder: Option<&Path>, hooks: HooksOf<'_>) -> Reports {
     let data = digits(1, 320, 64);
-    let device = Device::flex();
-    let model: Mlp = MlpConfig::new().init(&device);
-    let reports = on_ranks(2, config, Some(folder), |trainer| {
+    let model: Mlp = MlpConfig::new().init(&Device::flex());
+    let resume = folder.is_some_and(|folder| folder.join("checkpoints").is_dir());
+    on_ranks(2, config, folder, |trainer| {
         let trainer = Trainer {
-            hooks: Witness::hooks(&diary, acts),
+            hooks: hooks(trainer.group.rank()),
+            resume,
             ..trainer
         };
         let model = Classifier::<_, 4>::new(model.clone(), Mlp::forward);
         trainer.fit(model, &data).map(|(_, report)| report)
-    });
+    })
+}
+
+/// What comes of a training on two ranks, with what the hooks were told. Where there was one in `folder`, it continues.
+fn train(config: &TrainingConfig, acts: Act, folder: &Path) -> (Reports, Vec<(usize, String)>) {
+    let diary = Diary::default();
+    let reports = train_with(config, Some(folder), &|_| Witness::hooks(&diary, acts));
     let told = std::mem::take(&mut *diary.lock().unwrap());
     (reports, told)
 }
@@ -231,19 +240,8 @@ fn a_hook_that_fails_on_one_rank_ends_all_by_name_and_loses_no_step() {
         let last = of_rank(&told, 0).pop().unwrap().to_string();
         assert!(last.starts_with("failure, goes on false"), "{last}");
         // It continues after the step in which all were told.
-        let diary = Diary::default();
-        let data = digits(1, 320, 64);
-        let model: Mlp = MlpConfig::new().init(&Device::flex());
-        on_ranks(2, &config(), Some(folder.path()), |trainer| {
-            let trainer = Trainer {
-                hooks: Witness::hooks(&diary, Act::Watch),
-                resume: true,
-                ..trainer
-            };
-            let model = Classifier::<_, 4>::new(model.clone(), Mlp::forward);
-            trainer.fit(model, &data).unwrap();
-        });
-        let told = std::mem::take(&mut *diary.lock().unwrap());
+        let (reports, told) = train(&config(), Act::Watch, folder.path());
+        assert!(reports.iter().all(Result::is_ok));
         assert_eq!(of_rank(&told, 1)[0], "start after 4");
     }
 }
@@ -251,24 +249,19 @@ fn a_hook_that_fails_on_one_rank_ends_all_by_name_and_loses_no_step() {
 #[test]
 fn a_hook_that_failed_does_not_silence_another_of_its_type() {
     let diaries = [Diary::default(), Diary::default()];
-    let data = digits(1, 320, 64);
-    let model: Mlp = MlpConfig::new().init(&Device::flex());
-    on_ranks(2, &config(), None, |trainer| {
+    let reports = train_with(&config(), None, &|_| {
         let second = Arc::clone(&diaries[1]);
-        let hooks = Witness::hooks(&diaries[0], Act::FailAt(1, 3)).with(move || Witness {
+        Witness::hooks(&diaries[0], Act::FailAt(1, 3)).with(move || Witness {
             diary: Arc::clone(&second),
             rank: 0,
             acts: Act::Watch,
-        });
-        let trainer = Trainer { hooks, ..trainer };
-        let model = Classifier::<_, 4>::new(model.clone(), Mlp::forward);
-        trainer.fit(model, &data).unwrap_err();
+        })
     });
+    assert!(reports.iter().all(Result::is_err));
     let has_step_4 = |diary: &Diary| {
         let told = diary.lock().unwrap();
-        of_rank(&told, 1)
-            .iter()
-            .any(|text| text.starts_with("step 4 "))
+        let own = of_rank(&told, 1);
+        own.iter().any(|text| text.starts_with("step 4 "))
     };
     assert!(!has_step_4(&diaries[0]));
     assert!(has_step_4(&diaries[1]));
@@ -280,8 +273,7 @@ fn failures_behind_an_epoch_and_at_the_end_are_told_too() {
     let (reports, _) = train(&config(), Act::FailAfterEpoch(1), folder.path());
     for report in reports {
         let error = report.unwrap_err().to_string();
-        assert!(error.contains("the training ended after step"), "{error}");
-        assert!(error.contains("the alarm is broken"), "{error}");
+        error.assert_contains(["the training ended after step", "the alarm is broken"]);
     }
     assert_eq!(checkpoints(folder.path()), 1);
     let folder = tempfile::tempdir().unwrap();
@@ -295,18 +287,12 @@ fn failures_behind_an_epoch_and_at_the_end_are_told_too() {
 
 #[test]
 fn ranks_with_other_hooks_are_refused() {
-    let data = digits(1, 64, 64);
-    let model: Mlp = MlpConfig::new().init(&Device::flex());
-    let errors = on_ranks(2, &config(), None, |trainer| {
-        let hooks = match trainer.group.rank() {
-            0 => Hooks::default(),
-            _ => Witness::hooks(&Diary::default(), Act::Watch),
-        };
-        let trainer = Trainer { hooks, ..trainer };
-        let model = Classifier::<_, 4>::new(model.clone(), Mlp::forward);
-        trainer.fit(model, &data).err().unwrap().to_string()
+    let reports = train_with(&config(), None, &|rank| match rank {
+        0 => Hooks::default(),
+        _ => Witness::hooks(&Diary::default(), Act::Watch),
     });
-    for error in errors {
+    for report in reports {
+        let error = report.unwrap_err().to_string();
         error.assert_contains(["`hooks = Witness` there, `hooks = ` on rank 0"]);
     }
 }

@@ -3,14 +3,16 @@
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_tests::AssertContains;
 use everburn_train::{
-    Classifier, InputConfig, MetricKind, MetricLine, ReadMetrics, RunDirectory, StopSignal,
-    TrainError, Trainer, TrainingConfig,
+    Classifier, MetricKind, OptimizerKind, ReadMetrics, RunDirectory, StopSignal, TrainError,
+    Trainer, TrainingConfig,
 };
 
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::drawn;
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{alone, on_ranks};
 use crate::harness::run::{metric_lines, step_lines};
 use crate::replicas::bits;
 
@@ -63,16 +65,8 @@ fn train_after(ranks: usize, config: &TrainingConfig, warm_up: Option<bool>) -> 
     let (weights, steps) = results.swap_remove(0);
     let lines = metric_lines(folder.path()).into_iter();
     let lines = lines.map(|line| {
-        let MetricLine {
-            kind, epoch, step, ..
-        } = line;
-        (
-            kind,
-            epoch,
-            step,
-            line.loss.to_bits(),
-            line.accuracy.unwrap().to_bits(),
-        )
+        let (loss, accuracy) = (line.loss.to_bits(), line.accuracy.unwrap().to_bits());
+        (line.kind, line.epoch, line.step, loss, accuracy)
     });
     Recorded {
         lines: lines.collect(),
@@ -88,11 +82,7 @@ fn the_way_of_samples_and_losses_changes_no_bit() {
         assert_eq!(plain.steps, 10);
         let steps = plain.lines.iter().filter(|line| line.0 == MetricKind::Step);
         assert_eq!(steps.count(), 10);
-        let with = |change: fn(&mut TrainingConfig)| {
-            let mut config = config();
-            change(&mut config);
-            train(ranks, &config)
-        };
+        let with = |change: fn(&mut TrainingConfig)| train(ranks, &changed(config(), change));
         let threads = with(|config| config.input.workers = Some(2));
         assert_eq!(threads, plain, "{ranks} ranks, threads");
         let on_device = with(|config| config.input.on_device = true);
@@ -134,21 +124,12 @@ fn all_shapes_of_batches_are_run_once() {
 
 #[test]
 fn a_run_whose_losses_are_read_late_stops_at_its_limit_and_goes_on_from_there() {
-    let late = TrainingConfig {
-        read_metrics: ReadMetrics::Late,
-        ..config()
-    };
+    let late = changed(config(), |config| config.read_metrics = ReadMetrics::Late);
     let whole = train(1, &late);
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = Trainer {
         run: Some(RunDirectory::create(folder.path().join("run")).unwrap()),
-        ..Trainer::new(
-            TrainingConfig {
-                steps: Some(7),
-                ..late.clone()
-            },
-            ProcessGroup::alone(GroupOptions::default()),
-        )
+        ..alone(changed(late.clone(), |config| config.steps = Some(7)))
     };
     let (_, report) = trainer.fit(model(), &data(121)).unwrap();
     assert_eq!(report.steps, 7);
@@ -170,19 +151,12 @@ fn a_loss_that_is_no_number_is_found_with_its_step_though_it_is_read_late() {
     let config = TrainingConfig {
         read_metrics: ReadMetrics::Late,
         compare_every: 0,
-        optimizer: everburn_train::OptimizerConfig {
-            kind: everburn_train::OptimizerKind::Sgd,
-            learning_rate: 1e20,
-            ..Default::default()
-        },
+        optimizer: optimizer(OptimizerKind::Sgd, 1e20),
         ..config()
     };
-    let at_once = TrainingConfig {
-        read_metrics: ReadMetrics::EachStep,
-        ..config.clone()
-    };
+    let at_once = changed(config.clone(), |it| it.read_metrics = ReadMetrics::EachStep);
     let found = [config, at_once].map(|config| {
-        let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+        let trainer = alone(config);
         match trainer.fit(model(), &data(121)).map(drop).unwrap_err() {
             error @ TrainError::LossNotFinite {
                 step: Some(step),
@@ -214,7 +188,7 @@ fn a_wish_to_stop_is_heard_though_losses_are_read_late() {
     let stop = StopSignal::default();
     let trainer = Trainer {
         stop: stop.clone(),
-        ..Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
+        ..alone(config)
     };
     stop.set();
     let (_, report) = trainer.fit(model(), &data(121)).unwrap();
@@ -228,18 +202,10 @@ fn a_wish_to_stop_is_heard_though_losses_are_read_late() {
 
 #[test]
 fn a_set_that_does_not_fit_is_refused_before_it_is_placed() {
-    let config = TrainingConfig {
-        input: InputConfig {
-            on_device: true,
-            ..InputConfig::default()
-        },
-        ..config()
-    };
-    let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+    let config = changed(config(), |config| config.input.on_device = true);
+    let trainer = alone(config);
     let error = trainer.on_device(data(121), Some(1 << 19)).err().unwrap();
-    assert!(
-        error.to_string().contains("`training.input.on_device`"),
-        "{error}"
-    );
+    let error = error.to_string();
+    error.assert_contains(["`training.input.on_device`"]);
     assert!(trainer.on_device(data(121), None).is_ok());
 }

@@ -9,6 +9,7 @@ use everburn_train::{
     Classifier, ReadMetrics, TrainError, Trainer, TrainingConfig, TrainingData, WrongLabel,
 };
 
+use crate::harness::config::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::ranks::on_ranks;
 
@@ -73,11 +74,7 @@ fn errors(ranks: usize, config: &TrainingConfig) -> Vec<TrainError> {
 
 #[test]
 fn a_label_without_a_score_is_refused_with_its_sample() {
-    let with = |change: fn(&mut TrainingConfig)| {
-        let mut config = config();
-        change(&mut config);
-        config
-    };
+    let with = |change: fn(&mut TrainingConfig)| changed(config(), change);
     let ways = [
         with(|_| {}),
         with(|config| config.accumulate = 3),

@@ -12,10 +12,11 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_tests::AssertContains;
 use everburn_train::{
-    EarlyStopping, Loss, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
-    ReadMetrics, Supervised, TrainError, TrainingConfig, TrainingData, TrainingReport,
+    EarlyStopping, Loss, MetricKind, MetricLine, Objective, OptimizerKind, ReadMetrics, Supervised,
+    TrainError, TrainingConfig, TrainingData, TrainingReport,
 };
 
+use crate::harness::config::{changed, optimizer};
 use crate::harness::parameters::parameters;
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::metric_lines;
@@ -95,11 +96,7 @@ fn config() -> TrainingConfig {
         // Of 37 samples 25 are left: the last batch of an epoch has one, which all but one rank lack.
         validation_samples: Some(12),
         log_every: 1,
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 0.2,
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(OptimizerKind::Sgd, 0.2),
         ..TrainingConfig::default()
     }
 }
@@ -184,10 +181,7 @@ fn close(one: f64, other: f64) {
 
 #[test]
 fn metrics_are_the_weighted_means_over_all_ranks_samples() {
-    let late = TrainingConfig {
-        read_metrics: ReadMetrics::Late,
-        ..config()
-    };
+    let late = changed(config(), |config| config.read_metrics = ReadMetrics::Late);
     let alone = train(1, &config(), 37).unwrap();
     for (ranks, config) in [(1, &late), (2, &config()), (3, &config()), (3, &late)] {
         let trained = train(ranks, config, 37).unwrap();
@@ -219,10 +213,7 @@ fn metrics_are_the_weighted_means_over_all_ranks_samples() {
 
 #[test]
 fn over_virtual_ranks_metrics_have_the_same_bits_on_any_number_of_ranks() {
-    let config = TrainingConfig {
-        virtual_ranks: Some(5),
-        ..config()
-    };
+    let config = changed(config(), |config| config.virtual_ranks = Some(5));
     let measured = |ranks| {
         let trained = train(ranks, &config, 37).unwrap();
         let lines = trained.lines.into_iter().map(|line| {
@@ -238,10 +229,7 @@ fn over_virtual_ranks_metrics_have_the_same_bits_on_any_number_of_ranks() {
 
 #[test]
 fn ranks_that_take_steps_by_themselves_add_their_metrics_up() {
-    let config = TrainingConfig {
-        sync: "every=2".parse().unwrap(),
-        ..config()
-    };
+    let config = changed(config(), |config| config.sync = "every=2".parse().unwrap());
     let trained = train(2, &config, 37).unwrap();
     let expected = by_hand(&trained.model);
     close(trained.report.test_metrics["mae"], expected["mae"]);
@@ -339,10 +327,7 @@ fn refused_at_once(config: &TrainingConfig, more: Option<&'static str>) -> Vec<S
 
 #[test]
 fn a_metric_that_nobody_reports_is_refused_in_the_first_step_with_those_that_there_are() {
-    let config = TrainingConfig {
-        best_by: "max:iou".parse().unwrap(),
-        ..config()
-    };
+    let config = changed(config(), |it| it.best_by = "max:iou".parse().unwrap());
     for error in refused_at_once(&config, None) {
         error.assert_contains(["`iou`", "loss, mae, mae_large"]);
     }

@@ -8,7 +8,6 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{
     AnyTask, Classifier, LabeledBatch, Loss, NoSettings, NotFiniteInput, Predict, Predictor,
@@ -16,7 +15,8 @@ use everburn_train::{
     TrainingData,
 };
 
-use crate::harness::ranks::on_ranks;
+use crate::harness::config::changed;
+use crate::harness::ranks::{alone, on_ranks};
 
 /// What is measured of a sample, and its class.
 type Sample = ([f32; 3], i32);
@@ -88,11 +88,7 @@ fn found(errors: &[TrainError]) -> NotFiniteInput {
 
 #[test]
 fn a_sample_with_a_nan_is_named_with_the_rank_that_has_read_it() {
-    let with = |change: fn(&mut TrainingConfig)| {
-        let mut config = config();
-        change(&mut config);
-        config
-    };
+    let with = |change: fn(&mut TrainingConfig)| changed(config(), change);
     let ways = [
         with(|_| {}),
         with(|config| config.accumulate = 2),
@@ -236,10 +232,7 @@ fn each_rank_is_named_for_the_samples_of_its_own() {
     for sample in 0..12 {
         let mut train = samples(12);
         train[sample].0[0] = f32::INFINITY;
-        let config = TrainingConfig {
-            epochs: 1,
-            ..config()
-        };
+        let config = changed(config(), |config| config.epochs = 1);
         let found = found(&errors(2, &config, &data(train, samples(12))));
         assert_eq!(
             (found.sample, found.step, found.is_nan),
@@ -312,7 +305,7 @@ fn an_epoch_whose_validation_is_no_number_leaves_a_checkpoint_to_resume_from() {
     let trainer = |resume| Trainer {
         run: Some(run.clone()),
         resume,
-        ..Trainer::new(config(), ProcessGroup::alone(GroupOptions::default()))
+        ..alone(config())
     };
     let failed = trainer(false).fit(model(), &data(samples(60), broken));
     failed.map(drop).unwrap_err();
@@ -325,10 +318,7 @@ fn an_epoch_whose_validation_is_no_number_leaves_a_checkpoint_to_resume_from() {
 fn a_sample_that_is_held_out_has_its_number_in_the_training_data() {
     let mut train = samples(60);
     train[57].0[2] = f32::NAN;
-    let config = TrainingConfig {
-        validation_samples: Some(12),
-        ..config()
-    };
+    let config = changed(config(), |config| config.validation_samples = Some(12));
     let data = TrainingData {
         validation: None,
         ..data(train, samples(12))

@@ -1,12 +1,13 @@
 //! Optimizers by name, and parameters that learn otherwise than the rest.
 
 use burn::prelude::*;
-use everburn_distributed::{DdpConfig, ShardStage};
+use everburn_distributed::ShardStage;
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_train::{
     Classification, OptimizerConfig, OptimizerKind, ParameterGroup, TrainingConfig,
 };
 
+use crate::harness::config::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn, parameters};
 use crate::sharding::training::{STAGES, assert_close, train, try_train, with};
@@ -157,13 +158,9 @@ fn what_does_not_go_together_is_refused_before_the_first_step() {
         OptimizerKind::Lamb,
         OptimizerKind::Adafactor,
     ] {
-        let error = refused(TrainingConfig {
-            ddp: DdpConfig {
-                shard: Some(ShardStage::Optimizer),
-                ..DdpConfig::default()
-            },
-            ..config(1, of(kind))
-        });
+        let error = refused(changed(config(1, of(kind)), |config| {
+            config.ddp.shard = Some(ShardStage::Optimizer);
+        }));
         let expected = format!(
             "`training.optimizer.kind = {kind}` and `training.ddp.shard = optimizer` do not go together"
         );

@@ -9,11 +9,13 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_tests::AssertContains;
 use everburn_train::{
-    AnyTask, ConfiguredTask, Loss, Predict, PredictionInput, Predictor, Task, TaskData, TaskError,
-    Trainer, TrainingConfig, TrainingData,
+    AnyTask, ConfiguredTask, Loss, NoSettings, Predict, PredictionInput, Predictor, Task, TaskData,
+    TaskError, Trainer, TrainingConfig, TrainingData,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use toml::Table;
+
+use crate::harness::config::changed;
 
 /// Twice a number, but NaN in place of `broken`. `short` says one prediction too few of each batch.
 #[derive(Clone, Copy)]
@@ -30,9 +32,6 @@ enum Doubled {
     Broken(f32),
 }
 
-#[derive(Clone, Default, Serialize, Deserialize)]
-struct TwiceConfig {}
-
 struct Numbers;
 
 impl Batcher<u16, Tensor<2>> for Numbers {
@@ -43,12 +42,12 @@ impl Batcher<u16, Tensor<2>> for Numbers {
 }
 
 impl Task for Twice {
-    type Config = TwiceConfig;
+    type Config = NoSettings;
     type Model = Linear;
     type Item = u16;
     type Batch = Tensor<2>;
 
-    fn model(&self, _: &TwiceConfig, device: &Device) -> Result<Linear, TaskError> {
+    fn model(&self, _: &NoSettings, device: &Device) -> Result<Linear, TaskError> {
         let mut model = LinearConfig::new(1, 1).with_bias(false).init(device);
         model.weight = model
             .weight
@@ -56,7 +55,7 @@ impl Task for Twice {
         Ok(model)
     }
 
-    fn data(&self, _: &mut TwiceConfig) -> Result<TaskData<u16, Tensor<2>>, TaskError> {
+    fn data(&self, _: &mut NoSettings) -> Result<TaskData<u16, Tensor<2>>, TaskError> {
         let (train, test) = ((100..130).collect(), (0..23).collect());
         let (train, test) = (InMemDataset::new(train), InMemDataset::new(test));
         Ok(TaskData::from(TrainingData::new(
@@ -64,7 +63,7 @@ impl Task for Twice {
         )))
     }
 
-    fn loss(&self, _: &TwiceConfig, model: &Linear, batch: Tensor<2>) -> Loss {
+    fn loss(&self, _: &NoSettings, model: &Linear, batch: Tensor<2>) -> Loss {
         let samples = batch.dims()[0];
         Loss::new(model.forward(batch).mean(), samples)
     }
@@ -79,7 +78,7 @@ impl Predict for Twice {
 
     fn predict(
         &self,
-        _: &TwiceConfig,
+        _: &NoSettings,
         model: &Linear,
         batch: Tensor<2>,
     ) -> Result<Vec<Doubled>, TaskError> {
@@ -91,7 +90,7 @@ impl Predict for Twice {
         Ok(doubled.skip(usize::from(self.short)).collect())
     }
 
-    fn read(&self, _: &TwiceConfig, file: &Path) -> Result<Vec<u16>, TaskError> {
+    fn read(&self, _: &NoSettings, file: &Path) -> Result<Vec<u16>, TaskError> {
         let text = std::fs::read_to_string(file)?;
         let numbers = text.lines().map(|line| Ok(line.parse()?));
         numbers.collect()
@@ -118,10 +117,9 @@ fn predicted(ranks: usize, task: Twice, input: &PredictionInput) -> Result<Strin
         std::thread::spawn(move || {
             let mut task = configured(task);
             let data = task.load().unwrap().for_training();
-            let config = TrainingConfig {
-                validation_samples: Some(5),
-                ..TrainingConfig::default()
-            };
+            let config = changed(TrainingConfig::default(), |config| {
+                config.validation_samples = Some(5);
+            });
             let trainer = Trainer {
                 evaluation_batch: 4,
                 device: Device::flex(),

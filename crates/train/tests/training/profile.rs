@@ -8,7 +8,6 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_nn::conv::{Conv2d, Conv2dConfig};
 use everburn_nn::tensor::activation::relu;
@@ -17,12 +16,12 @@ use everburn_profile::{
     FOLDER, Facts, Finding, FindingKind, Layer, Phase, RankProfile, Recorder, Results, Sampler,
     write_results,
 };
-use everburn_train::{
-    Classifier, SyncInterval, TrainError, Trainer, TrainingConfig, compute_on_this_thread,
-};
+use everburn_tests::AssertContains;
+use everburn_train::{Classifier, TrainError, Trainer, TrainingConfig, compute_on_this_thread};
 
+use crate::harness::config::changed;
 use crate::harness::data::{Images, digits};
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{alone, on_ranks};
 use crate::samples::slow;
 
 /// How long a planted fault holds a step up: much longer than a step of so small a model takes, and than a rank
@@ -116,16 +115,11 @@ fn a_slow_loader_is_named_first() {
         (FindingKind::Data, Some(1)),
         "{all}"
     );
-    assert!(
-        first
-            .to_string()
-            .contains("of rank 1's step waits for data"),
-        "{all}"
-    );
-    assert!(
-        first.to_string().contains("raise `training.input.workers`"),
-        "{all}"
-    );
+    let text = first.to_string();
+    text.assert_contains([
+        "of rank 1's step waits for data",
+        "raise `training.input.workers`",
+    ]);
 }
 
 #[test]
@@ -197,18 +191,13 @@ fn look_at(numbers: &TensorData) {
 /// A program has one sampler at a time: a second would be refused.
 static SAMPLER: Mutex<()> = Mutex::new(());
 
-/// What is found in a training of [`Looking`], and its folder.
-fn look() -> (tempfile::TempDir, Results) {
-    sampled(Classifier::new(Looking::new(), Looking::forward))
-}
-
 /// What is found in a training of which samples are taken, and its folder.
 fn sampled<M: Module + std::fmt::Display + Sync + 'static>(
     model: Classifier<M, 4>,
 ) -> (tempfile::TempDir, Results) {
     let _alone = SAMPLER.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
-    let trainer = Trainer::new(config(), ProcessGroup::alone(GroupOptions::default()));
+    let trainer = alone(config());
     let sampler = Sampler::start().unwrap();
     let recorder = Recorder::new(Facts::default()).sampling(sampler);
     profile(
@@ -230,6 +219,7 @@ fn a_needless_copy_in_a_layer_is_named_first() {
         let first = planted(&results.findings);
         first.kind == FindingKind::HostCopy && first.layer.as_deref() == Some("second")
     };
+    let look = || sampled(Classifier::new(Looking::new(), Looking::forward));
     let (_folder, results) = (0..3)
         .map(|_| look())
         .find(is_named_first)
@@ -333,22 +323,15 @@ fn a_step_is_the_sum_of_its_phases_and_its_passes_that_of_its_layers() {
 fn what_cannot_be_profiled_is_refused() {
     let trainer = Trainer {
         recorder: Some(Recorder::new(Facts::default())),
-        ..Trainer::new(
-            TrainingConfig {
-                sync: "every=2".parse::<SyncInterval>().unwrap(),
-                ..config()
-            },
-            ProcessGroup::alone(GroupOptions::default()),
-        )
+        ..alone(changed(config(), |config| {
+            config.sync = "every=2".parse().unwrap();
+        }))
     };
     let error = trainer
         .fit(Classifier::<_, 4>::of_blocks(mlp()), &data(Duration::ZERO))
         .unwrap_err();
     assert!(matches!(error, TrainError::Config(_)), "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains("a profile and `training.sync = 2`"),
-        "{error}"
-    );
+    error
+        .to_string()
+        .assert_contains(["a profile and `training.sync = 2`"]);
 }

@@ -14,6 +14,7 @@ use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn::prelude::*;
 use everburn_datasets::{TarShards, TextDataset, TokenFormat, TokenShards};
 use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_tests::tar::member;
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{Classifier, LabeledBatch, Trainer, TrainingConfig, TrainingData};
 
@@ -104,18 +105,7 @@ impl Dataset<i64> for Numbered {
 
 /// A sample of a tar shard: its number as a text.
 fn tar_member(number: usize) -> Vec<u8> {
-    let content = number.to_string();
-    let name = format!("{number:06}.txt");
-    let mut block = vec![0; 512];
-    block[..name.len()].copy_from_slice(name.as_bytes());
-    block[124..136].copy_from_slice(format!("{:011o}\0", content.len()).as_bytes());
-    block[156] = b'0';
-    block[148..156].fill(b' ');
-    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
-    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    block.extend(content.as_bytes());
-    block.resize(1024, 0);
-    block
+    member(&format!("{number:06}.txt"), number.to_string().as_bytes())
 }
 
 fn open_tar_shards(files: &[PathBuf]) -> Numbered {

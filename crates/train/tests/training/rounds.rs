@@ -6,15 +6,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use burn::prelude::*;
-use everburn_distributed::{OuterCompression, OuterConfig, OuterOptimizer};
+use everburn_distributed::{OuterCompression, OuterOptimizer};
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::checkpoint::{CheckpointFolder, Place};
 use everburn_train::{
-    Classifier, MetricLine, OptimizerConfig, OptimizerKind, TrainError, Trainer, TrainingConfig,
-    TrainingReport, compute_on_this_thread,
+    Classifier, MetricLine, OptimizerKind, TrainError, Trainer, TrainingConfig, TrainingReport,
+    compute_on_this_thread,
 };
 
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs, parameters};
 use crate::harness::ranks::on_ranks;
@@ -80,31 +81,15 @@ fn config(sync: &str) -> TrainingConfig {
     }
 }
 
-fn sgd() -> OptimizerConfig {
-    OptimizerConfig {
-        kind: OptimizerKind::Sgd,
-        learning_rate: 0.05,
-        ..OptimizerConfig::default()
-    }
-}
-
-fn average() -> OuterConfig {
-    OuterConfig {
-        optimizer: OuterOptimizer::Average,
-        ..OuterConfig::default()
-    }
-}
-
 #[test]
 fn one_step_of_sgd_and_an_average_are_a_step_of_ddp() {
     for world_size in [2, 3, 4] {
         let folder = tempfile::tempdir().unwrap();
         let [ddp, rounds] = ["step", "every=1"].map(|sync| {
-            let config = TrainingConfig {
-                optimizer: sgd(),
-                outer: average(),
-                ..config(sync)
-            };
+            let config = changed(config(sync), |config| {
+                config.optimizer = optimizer(OptimizerKind::Sgd, 0.05);
+                config.outer.optimizer = OuterOptimizer::Average;
+            });
             let folder = folder.path().join(sync);
             let (numbers, report) = train(world_size, &config, Some(&folder));
             (numbers, report, step_lines(&folder))
@@ -127,18 +112,12 @@ fn one_step_of_sgd_and_an_average_are_a_step_of_ddp() {
 #[test]
 fn rounds_end_with_the_epoch_and_every_step_is_told_of_once() {
     let folder = tempfile::tempdir().unwrap();
-    let config = TrainingConfig {
-        epochs: 2,
-        ..config("every=4")
-    };
+    let config = changed(config("every=4"), |config| config.epochs = 2);
     let (_, report) = train(3, &config, Some(folder.path()));
     // Rounds of 4, 4 and 2 steps.
     assert_eq!((report.steps, report.outer.unwrap().steps), (20, 6));
     let lines = step_lines(folder.path());
-    assert_eq!(
-        lines.iter().map(|line| line.step).collect::<Vec<_>>(),
-        (1..=20).collect::<Vec<_>>()
-    );
+    assert!(lines.iter().map(|line| line.step).eq(1..=20));
     let samples = lines.iter().map(|line| line.samples).sum::<u64>();
     assert_eq!(samples, 2 * 440, "each sample of each epoch once");
     let exchanged = |line: &&MetricLine| line.cost.gradient_bytes > 0;
@@ -158,27 +137,19 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_stopped() {
     ];
     for (compression, fragments) in cases {
         let folder = tempfile::tempdir().unwrap();
-        let of = |epochs: usize| TrainingConfig {
-            epochs,
-            outer: OuterConfig {
-                compression,
-                fragments,
-                ..OuterConfig::default()
-            },
-            optimizer: OptimizerConfig {
-                kind: OptimizerKind::AdamW,
-                ..OptimizerConfig::default()
-            },
-            checkpoint_every: "7steps".parse().unwrap(),
-            ..config("every=4")
+        let of = |epochs: usize| {
+            changed(config("every=4"), |config| {
+                config.epochs = epochs;
+                config.outer.compression = compression;
+                config.outer.fragments = fragments;
+                config.optimizer.kind = OptimizerKind::AdamW;
+                config.checkpoint_every = "7steps".parse().unwrap();
+            })
         };
         let path = |name: &str| folder.path().join(name);
         let (expected, _) = train(3, &of(2), Some(&path("at-once")));
         // After the outer step of step 18, in the middle of the second epoch.
-        let part = TrainingConfig {
-            steps: Some(18),
-            ..of(2)
-        };
+        let part = changed(of(2), |config| config.steps = Some(18));
         train(3, &part, Some(&path("in-two")));
         let data = digits(3, 500, 200);
         let resumed = train_on(3, &of(2), Some(&path("in-two")), true, |_| &data);
@@ -194,11 +165,7 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_stopped() {
         assert_eq!(losses("in-two"), losses("at-once"));
         // Another number of ranks continues from it too; and ranks that become equal in each step.
         for (world_size, sync) in [(2, "every=4"), (1, "every=4"), (2, "step")] {
-            let config = TrainingConfig {
-                sync: sync.parse().unwrap(),
-                epochs: 3,
-                ..of(3)
-            };
+            let config = changed(of(3), |config| config.sync = sync.parse().unwrap());
             let folder = path("in-two");
             let outcomes = train_on(world_size, &config, Some(&folder), true, |_| &data);
             assert!(outcomes.into_iter().all(|outcome| outcome.is_ok()));
@@ -211,14 +178,10 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_stopped() {
 fn a_stop_on_request_leaves_a_checkpoint_of_the_steps_so_far() {
     for fragments in [None, Some(2)] {
         let folder = tempfile::tempdir().unwrap();
-        let config = TrainingConfig {
-            epochs: 2,
-            outer: OuterConfig {
-                fragments,
-                ..OuterConfig::default()
-            },
-            ..config("every=4")
-        };
+        let config = changed(config("every=4"), |config| {
+            config.epochs = 2;
+            config.outer.fragments = fragments;
+        });
         let data = digits(3, 500, 200);
         let stopped = on_ranks(3, &config, Some(folder.path()), |trainer| {
             compute_on_this_thread(1)?;
@@ -232,12 +195,10 @@ fn a_stop_on_request_leaves_a_checkpoint_of_the_steps_so_far() {
         });
         for report in stopped {
             let report = report.unwrap();
-            assert!(
-                report
-                    .stopped
-                    .is_some_and(|why| why.starts_with("on request")),
-                "with fragments: {fragments:?}"
-            );
+            let on_request = report
+                .stopped
+                .is_some_and(|why| why.starts_with("on request"));
+            assert!(on_request, "with fragments: {fragments:?}");
             assert_eq!(report.steps, 4);
         }
         let checkpoints = CheckpointFolder::new(folder.path().join("checkpoints"), 2);
@@ -249,9 +210,8 @@ fn a_stop_on_request_leaves_a_checkpoint_of_the_steps_so_far() {
         for resumed in train_on(3, &config, Some(folder.path()), true, |_| &data) {
             assert_eq!(resumed.unwrap().1.steps, 20);
         }
-        let steps = step_lines(folder.path());
-        let steps = steps.iter().map(|line| line.step).collect::<Vec<_>>();
-        assert_eq!(steps, (1..=20).collect::<Vec<_>>());
+        let lines = step_lines(folder.path());
+        assert!(lines.iter().map(|line| line.step).eq(1..=20));
     }
 }
 
@@ -282,19 +242,13 @@ fn steps_that_end_within_an_epoch_leave_a_checkpoint_if_there_is_none() {
 #[test]
 fn differences_of_8_bits_teach_as_much_in_a_third_of_the_bytes() {
     let of = |compression| {
-        let config = TrainingConfig {
-            epochs: 6,
-            outer: OuterConfig {
-                compression,
-                ..OuterConfig::default()
-            },
-            ..config("every=5")
-        };
+        let config = changed(config("every=5"), |config| {
+            config.epochs = 6;
+            config.outer.compression = compression;
+        });
         let (_, report) = train(4, &config, None);
-        (
-            report.best_epoch.unwrap().validation_loss,
-            report.outer.unwrap(),
-        )
+        let loss = report.best_epoch.unwrap().validation_loss;
+        (loss, report.outer.unwrap())
     };
     let (plain, in_full) = of(OuterCompression::None);
     let (rounded, in_bytes) = of(OuterCompression::Int8);
@@ -366,10 +320,8 @@ fn a_slow_rank_joins_with_the_steps_that_it_has_made_where_others_have_no_patien
         let all = outcomes.into_iter().map(Result::unwrap).collect::<Vec<_>>();
         assert_eq!(bits(&all[0].0), bits(&all[1].0));
         assert_eq!(all[0].1.steps, 10, "no step is waited for");
-        step_lines(folder.path())
-            .iter()
-            .map(|line| line.samples)
-            .sum::<u64>()
+        let lines = step_lines(folder.path());
+        lines.iter().map(|line| line.samples).sum::<u64>()
     };
     assert_eq!(samples(None), 200, "the others wait");
     // Who is quick is as slow as the other in a round in which it stands without a core: then nobody is late. That

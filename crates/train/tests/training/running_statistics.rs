@@ -7,6 +7,7 @@ use everburn_distributed::BufferSync;
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::{Classifier, Trainer, TrainingConfig};
 
+use crate::harness::config::changed;
 use crate::harness::data::digits;
 use crate::harness::parameters::drawn;
 use crate::harness::ranks::on_ranks;
@@ -79,10 +80,7 @@ fn checkpoints_change_no_bit_of_a_training_and_a_resumed_one_has_all_its_bits() 
         // Stopped within the first epoch, and within the second.
         for steps in [7, 19] {
             let name = format!("stopped-{steps}");
-            let stopped = TrainingConfig {
-                steps: Some(steps),
-                ..config.clone()
-            };
+            let stopped = changed(config.clone(), |config| config.steps = Some(steps));
             train(&in_folder(&name), &stopped, 2, false);
             let resumed = train(&in_folder(&name), &config, 2, true).0;
             assert_eq!(resumed, plain.0, "{buffers}, stopped after step {steps}");
@@ -93,10 +91,7 @@ fn checkpoints_change_no_bit_of_a_training_and_a_resumed_one_has_all_its_bits() 
 #[test]
 fn another_number_of_ranks_continues_from_the_mean() {
     let folder = tempfile::tempdir().unwrap();
-    let stopped = TrainingConfig {
-        steps: Some(7),
-        ..config()
-    };
+    let stopped = changed(config(), |config| config.steps = Some(7));
     train(folder.path(), &stopped, 3, false);
     assert_eq!(saved_ranks(folder.path()), [3]);
     for ranks in [2, 1] {

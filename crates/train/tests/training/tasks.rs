@@ -10,15 +10,16 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_distributed::{DdpConfig, ShardStage};
+use everburn_distributed::ShardStage;
 use everburn_tests::AssertContains;
 use everburn_train::{
-    AnyTask, ConfiguredTask, Loss, MetricKind, RunDirectory, Task, TaskData, TaskError, TrainError,
-    Trainer, TrainingConfig, TrainingData, TrainingReport,
+    AnyTask, ConfiguredTask, Loss, MetricKind, MetricLine, RunDirectory, Task, TaskData, TaskError,
+    TrainError, Trainer, TrainingConfig, TrainingData, TrainingReport,
 };
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use crate::harness::config::changed;
 use crate::harness::run::metric_lines;
 
 /// A weight, of which the gradient is one for each sample.
@@ -184,10 +185,7 @@ fn error(trained: Vec<Trained>) -> String {
 
 #[test]
 fn an_optimizer_and_a_schedule_of_the_tasks_own_take_the_place_of_the_configurations() {
-    let config = TrainingConfig {
-        validation_samples: Some(0),
-        ..five_steps()
-    };
+    let config = changed(five_steps(), |config| config.validation_samples = Some(0));
     let own = ["[slope]\noptimizer = true\nschedule = true"; 2];
     for rank in train(&own, &config, None) {
         // Five steps of a fifth along a gradient of one.
@@ -196,24 +194,17 @@ fn an_optimizer_and_a_schedule_of_the_tasks_own_take_the_place_of_the_configurat
     }
     let (weight, _) = train(&["[slope]"], &config, None).remove(0).unwrap();
     assert!((weight + 0.005).abs() < 1e-4, "Adam's steps: {weight}");
-    let shard = TrainingConfig {
-        ddp: DdpConfig {
-            shard: Some(ShardStage::Optimizer),
-            ..DdpConfig::default()
-        },
-        ..config
-    };
+    let shard = changed(config, |config| {
+        config.ddp.shard = Some(ShardStage::Optimizer);
+    });
     let refused = error(train(&own, &shard, None));
     assert!(refused.contains("a task's own optimizer"), "{refused}");
 }
 
 #[test]
 fn a_rank_with_other_settings_is_refused_by_name_unless_machines_may_differ_in_them() {
-    let refused = error(train(
-        &["[slope.nested]\nwidth = 3", "[slope.nested]\nwidth = 4"],
-        &five_steps(),
-        None,
-    ));
+    let settings = ["[slope.nested]\nwidth = 3", "[slope.nested]\nwidth = 4"];
+    let refused = error(train(&settings, &five_steps(), None));
     let expected = "rank 1 runs something else: `slope.nested.width = 4` there, \
                     `slope.nested.width = 3` on rank 0";
     assert!(refused.starts_with(expected), "{refused}");
@@ -221,11 +212,8 @@ fn a_rank_with_other_settings_is_refused_by_name_unless_machines_may_differ_in_t
         "[slope.nested]\nfolder = \"a\"",
         "[slope.nested]\nfolder = \"b\"",
     ];
-    assert!(
-        train(&settings, &five_steps(), None)
-            .iter()
-            .all(Result::is_ok)
-    );
+    let trained = train(&settings, &five_steps(), None);
+    assert!(trained.iter().all(Result::is_ok));
 }
 
 #[test]
@@ -237,10 +225,8 @@ fn a_set_of_the_tasks_own_is_validated_on_and_nothing_is_held_out() {
     let (weight, report) = trained.into_iter().next().unwrap().unwrap();
     assert_eq!(report.steps, 5, "all 20 samples are learnt from");
     let lines = metric_lines(folder.path());
-    let validation = lines
-        .iter()
-        .find(|line| line.kind == MetricKind::Validation);
-    let validation = validation.unwrap();
+    let is_validation = |line: &&MetricLine| line.kind == MetricKind::Validation;
+    let validation = lines.iter().find(is_validation).unwrap();
     assert_eq!(validation.samples, 7);
     let expected = 10.0 * f64::from(weight) + 1.0;
     assert!((validation.loss - expected).abs() < 1e-6, "{validation:?}");
@@ -255,10 +241,7 @@ fn a_loss_that_counts_others_than_the_batch_has_is_refused_in_the_first_step() {
 
 #[test]
 fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
-    let config = TrainingConfig {
-        validation_samples: Some(3),
-        ..five_steps()
-    };
+    let config = changed(five_steps(), |config| config.validation_samples = Some(3));
     let refused = error(train(&["[slope]\nvalidation = 7"], &config, None));
     refused.assert_contains(["`training.validation_samples`"]);
     assert!(refused.contains("of 7 samples"), "{refused}");
@@ -268,35 +251,25 @@ fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
 
 #[test]
 fn a_resume_with_another_optimizer_or_schedule_than_the_tasks_own_is_refused_in_both_directions() {
-    let longer = TrainingConfig {
-        epochs: 2,
-        ..five_steps()
-    };
+    let longer = changed(five_steps(), |config| config.epochs = 2);
     for (what, configured) in [("optimizer", "Adam"), ("schedule", "Constant")] {
         let settings = [format!("[slope]\n{what} = true"), "[slope]".to_owned()];
         let names = ["the task's own", configured];
         for (before, after) in [(0, 1), (1, 0)] {
             let folder = tempfile::tempdir().unwrap();
             let run = RunDirectory::create(folder.path()).unwrap();
-            let (_, report) = train(&[&settings[before]], &five_steps(), Some(&run))
-                .remove(0)
-                .unwrap();
+            let [old, new] = [before, after].map(|which| [settings[which].as_str()]);
+            let mut begun = train(&old, &five_steps(), Some(&run));
+            let (_, report) = begun.remove(0).unwrap();
             let own = [report.own_optimizer, report.own_schedule];
-            assert_eq!(
-                own,
-                ["optimizer", "schedule"].map(|it| before == 0 && it == what)
-            );
-            let refused = error(begin_or_resume(
-                &[&settings[after]],
-                &longer,
-                Some(&run),
-                true,
-            ));
+            let expected = ["optimizer", "schedule"].map(|it| before == 0 && it == what);
+            assert_eq!(own, expected);
+            let refused = error(begin_or_resume(&new, &longer, Some(&run), true));
             let expected = format!("{what} {} there, {} here", names[before], names[after]);
             assert!(refused.contains(&expected), "{refused}");
             let help = format!("resume with the same `Task::{what}`");
             assert!(refused.ends_with(&help), "{refused}");
-            let resumed = begin_or_resume(&[&settings[before]], &longer, Some(&run), true);
+            let resumed = begin_or_resume(&old, &longer, Some(&run), true);
             assert!(resumed[0].is_ok(), "the refusal has changed nothing");
         }
     }
@@ -304,10 +277,7 @@ fn a_resume_with_another_optimizer_or_schedule_than_the_tasks_own_is_refused_in_
 
 #[test]
 fn a_loss_that_is_a_sum_over_the_batch_is_warned_of_once() {
-    let config = |batch_size| TrainingConfig {
-        batch_size,
-        ..five_steps()
-    };
+    let config = |batch_size| changed(five_steps(), |config| config.batch_size = batch_size);
     for (settings, batch_size, ranks, expected) in [
         ("[slope]\nsummed = true", 16, 1, 1),
         ("[slope]\nsummed = true", 12, 2, 1),

@@ -7,6 +7,7 @@ use burn::prelude::*;
 use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
 use everburn_train::{Classifier, OptimizerConfig, OptimizerKind, StateHashes, TrainingConfig};
 
+use crate::harness::config::{changed, optimizer};
 use crate::harness::data::digits;
 use crate::harness::parameters::drawn;
 use crate::harness::ranks::on_ranks;
@@ -20,10 +21,8 @@ fn config(virtual_ranks: Option<usize>) -> TrainingConfig {
         hash_every: Some(1),
         validation_samples: Some(21),
         optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 0.05,
             momentum: Some(0.9),
-            ..OptimizerConfig::default()
+            ..optimizer(OptimizerKind::Sgd, 0.05)
         },
         ..TrainingConfig::default()
     };
@@ -103,8 +102,7 @@ fn the_number_of_virtual_ranks_does_change_the_bits() {
 #[test]
 fn what_does_not_go_together_is_refused() {
     let refused = |change: fn(&mut TrainingConfig), world_size| {
-        let mut config = config(Some(4));
-        change(&mut config);
+        let config = changed(config(Some(4)), change);
         config.validate(world_size).unwrap_err().to_string()
     };
     assert!(refused(|_| {}, 5).contains("4 logical shards"));

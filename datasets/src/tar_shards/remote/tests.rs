@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 
+use everburn_tests::tar::archive;
 use everburn_tests::{AssertContains, HttpAnswer, HttpRequest, HttpServer};
 
 use super::*;
-use crate::tar::writing::archive;
 use crate::tar_shards::TarShards;
 use crate::{DatasetError, TarSample};
 
@@ -53,10 +53,8 @@ fn refused(
         Err(error) => error,
     };
     let error = error.to_string();
-    assert!(
-        error.starts_with(&format!("cannot read `{url}`: ")),
-        "{error}"
-    );
+    let start = format!("cannot read `{url}`: ");
+    assert!(error.starts_with(&start), "{error}");
     error
 }
 
@@ -215,10 +213,7 @@ fn a_shard_that_changes_is_refused_by_name() {
             .with("Last-Modified: now")
     });
     tagged.assert_contains(["it has changed since the training began"]);
-    assert!(
-        tagged.contains(r#"its ETag was \"a\", and is \"b\""#),
-        "{tagged}"
-    );
+    tagged.assert_contains([r#"its ETag was \"a\", and is \"b\""#]);
     let dated = refused(GENEROUS, |file, request| {
         let date = if later(request) { "Tuesday" } else { "Monday" };
         HttpAnswer::of(file, request).with(&format!("Last-Modified: {date}"))

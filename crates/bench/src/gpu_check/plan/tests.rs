@@ -119,6 +119,15 @@ fn what_comes_first_leaves_time_for_what_is_measured_and_that_for_pytorchs_side(
 }
 
 #[test]
+fn pytorchs_side_has_our_rows() {
+    let script = std::fs::read_to_string(crate::peers::script("pytorch_gpu.py")).unwrap();
+    let (with_goals, others) = benchmarks();
+    for (_, _, name) in with_goals.iter().chain(&others) {
+        assert!(script.contains(&format!("\"{name}\": ")), "{name}");
+    }
+}
+
+#[test]
 fn sections_can_be_chosen() {
     let all = tasks(&arguments("--sections numbers,peers"), &with_gpus(1));
     let sections: Vec<_> = all.iter().map(|task| task.section).collect();

@@ -13,11 +13,7 @@ fn row(batch: usize, pass: Pass, count: usize) -> Row {
 }
 
 fn found(peer: Peer) -> FoundPeer {
-    FoundPeer {
-        peer,
-        program: "python3".into(),
-        version: "2".into(),
-    }
+    FoundPeer::of_tests(peer, "2")
 }
 
 fn results(peers: &[Peer]) -> KernelResults {

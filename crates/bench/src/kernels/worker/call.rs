@@ -54,14 +54,14 @@ pub(super) fn measure<M: Module, const N: usize, const D: usize, const E: usize>
         .expect("one input for each of the N shapes");
     let output = forward(module, inputs.clone());
     if order.pass == Pass::Forward {
-        let call = || drop(black_box(forward(module, inputs.clone())));
-        let microseconds = median_call(call, order.milliseconds);
+        let mut call = || drop(black_box(forward(module, inputs.clone())));
+        let microseconds = median_call(&mut call, order.milliseconds);
         return Ok((microseconds, order.check.then(|| vec![noise::size(output)])));
     }
     let gradient = noise(output.dims(), noise::GRADIENT, device)?;
     let backward = |output: Tensor<E>| backward_from(output, gradient.clone());
-    let call = || drop(black_box(backward(forward(module, inputs.clone()))));
-    let microseconds = median_call(call, order.milliseconds);
+    let mut call = || drop(black_box(backward(forward(module, inputs.clone()))));
+    let microseconds = median_call(&mut call, order.milliseconds);
     let check = order.check.then(|| {
         let mut sizes = Sizes {
             gradients: backward(output.clone()),
@@ -93,8 +93,8 @@ impl ModuleVisitor for Sizes {
     }
 }
 
-/// Microseconds of the median call, in about this many milliseconds and some for warming up.
-fn median_call(mut call: impl FnMut(), milliseconds: u64) -> f64 {
+/// Microseconds of the median call, in about this many milliseconds and some for warming up. It is compiled once for all layers.
+fn median_call(call: &mut dyn FnMut(), milliseconds: u64) -> f64 {
     let budget = Duration::from_millis(milliseconds);
     let start = Instant::now();
     call();
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_call_is_made_for_warming_up_and_once_more_at_least() {
         let mut calls = 0;
-        let microseconds = median_call(|| calls += 1, 1);
+        let microseconds = median_call(&mut || calls += 1, 1);
         assert!(calls > FEWEST_CALLS && microseconds >= 0.0);
     }
 }

@@ -23,8 +23,8 @@ const NOTHING: Vec<Param<Tensor<1>>> = Vec::new();
 pub(super) fn measure(order: &Order) -> Result<CallResult, Failure> {
     let device = &order.device();
     let kinds = [of_images, of_modules, of_functions, of_products];
-    let mut measured = kinds.into_iter().filter_map(|kind| kind(order, device));
-    measured.next().unwrap_or_else(|| {
+    let measured = kinds.into_iter().find_map(|kind| kind(order, device));
+    measured.unwrap_or_else(|| {
         let layer = &order.layer;
         Err(Failure::usage(format!("{layer:?} is not measured")))
     })
@@ -241,8 +241,7 @@ fn elementwise<const N: usize>(
     })
 }
 
-/// As in `models/src/gpt/attention.rs`, which makes them anew in each pass.
-/// Cosines and sines, `[1, 1, length, half]`.
+/// The cosines and sines of `models/src/decoder/rotary.rs`, `[1, 1, length, half]`.
 fn rotation(length: usize, half: usize, device: &Device) -> [Tensor<4>; 2] {
     let angle = |index: usize| {
         let (position, pair) = (index / half, index % half);
@@ -253,133 +252,4 @@ fn rotation(length: usize, half: usize, device: &Device) -> [Tensor<4>; 2] {
         let data = TensorData::new(values.collect::<Vec<_>>(), [1, 1, length, half]);
         Tensor::from_data(data, device)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The mean sizes of what comes out of a layer and of its gradients.
-    fn check(layer: &str, pass: &str) -> Vec<f64> {
-        let order = format!(
-            r#"{{"layer": {layer}, "batch": 3, "pass": "{pass}", "milliseconds": 1, "check": true}}"#
-        );
-        let order: Order = serde_json::from_str(&order).unwrap();
-        let (microseconds, check) = measure(&order).unwrap();
-        assert!(microseconds > 0.0, "{layer}");
-        check.unwrap()
-    }
-
-    /// Each layer, with how many inputs and how many parameters it has.
-    const LAYERS: [(&str, usize, usize); 20] = [
-        (
-            r#"{"kind": "conv2d", "channels": [2, 3], "kernel": 3, "stride": 2, "padding": 1,
-                    "side": 5, "bias": true}"#,
-            1,
-            2,
-        ),
-        (
-            r#"{"kind": "max-pool2d", "channels": 2, "kernel": 2, "stride": 2, "padding": 0,
-                    "side": 4}"#,
-            1,
-            0,
-        ),
-        (
-            r#"{"kind": "mean-over-pixels", "channels": 2, "side": 4}"#,
-            1,
-            0,
-        ),
-        (
-            r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-5, "scales": true}"#,
-            1,
-            2,
-        ),
-        (
-            r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-3, "scales": false}"#,
-            1,
-            1,
-        ),
-        (r#"{"kind": "relu", "shape": [2, 3]}"#, 1, 0),
-        (r#"{"kind": "add", "shape": [2, 3]}"#, 2, 0),
-        (r#"{"kind": "gelu", "shape": [7]}"#, 1, 0),
-        (r#"{"kind": "dropout", "shape": [7], "share": 0.5}"#, 1, 0),
-        (
-            r#"{"kind": "linear", "features": [3, 2], "tokens": null}"#,
-            1,
-            2,
-        ),
-        (
-            r#"{"kind": "linear", "features": [3, 2], "tokens": 4}"#,
-            1,
-            2,
-        ),
-        (
-            r#"{"kind": "tied-scores", "tokens": 4, "width": 3, "vocabulary": 5}"#,
-            1,
-            1,
-        ),
-        (r#"{"kind": "layer-norm", "tokens": 4, "width": 6}"#, 1, 2),
-        (
-            r#"{"kind": "embedding", "tokens": 4, "width": 3, "vocabulary": 5}"#,
-            0,
-            1,
-        ),
-        (r#"{"kind": "softmax", "heads": 2, "tokens": 4}"#, 1, 0),
-        (
-            r#"{"kind": "matmul", "heads": null, "rows": 2, "inner": 3, "columns": 4}"#,
-            2,
-            0,
-        ),
-        (
-            r#"{"kind": "matmul", "heads": 2, "rows": 2, "inner": 3, "columns": 4}"#,
-            2,
-            0,
-        ),
-        (
-            r#"{"kind": "rotary", "heads": 2, "tokens": 4, "width": 6}"#,
-            1,
-            0,
-        ),
-        (
-            r#"{"kind": "attention", "heads": 2, "tokens": 4, "width": 6}"#,
-            3,
-            0,
-        ),
-        (
-            r#"{"kind": "cross-entropy", "classes": 5, "tokens": 1}"#,
-            1,
-            0,
-        ),
-    ];
-
-    #[test]
-    fn every_layer_yields_its_output_and_as_many_gradients_as_are_asked_for() {
-        for (layer, inputs, parameters) in LAYERS {
-            let forward = check(layer, "forward");
-            let backward = check(layer, "backward");
-            // Nothing is differentiated where neither inputs nor parameters are.
-            let weights = match parameters {
-                0 => Vec::new(),
-                _ => check(layer, "weight-gradient"),
-            };
-            assert_eq!(forward.len(), 1, "{layer}");
-            assert_eq!(backward.len(), 1 + inputs + parameters, "{layer}");
-            assert_eq!(
-                weights.len(),
-                if parameters == 0 { 0 } else { 1 + parameters },
-                "{layer}"
-            );
-            for size in [&forward, &backward, &weights].into_iter().flatten() {
-                assert!(size.is_finite() && *size > 0.0, "{layer}: {backward:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn sizes_that_no_layer_has_are_refused() {
-        let huge = r#"{"layer": {"kind": "relu", "shape": [4294967296, 4294967296]}, "batch": 3,
-            "pass": "forward", "milliseconds": 1, "check": false}"#;
-        let huge: Order = serde_json::from_str(huge).unwrap();
-        assert!(measure(&huge).is_err());
-    }
 }

@@ -19,10 +19,13 @@ use everburn_train::RunDirectory;
 use crate::arguments::keys::with_flags;
 use crate::summary::{how_to_continue, waited_for};
 
+/// What a run is called that nobody named.
+const NEWEST: &str = "newest run";
+
 /// What is wrong with the newest run in `runs`, or the run that `runs` itself is; where nothing is, how far it has come.
 pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     let (newest, subject) = match Target::newest_in(runs) {
-        Ok(Target::Folder(newest)) => (newest, "newest run"),
+        Ok(Target::Folder(newest)) => (newest, NEWEST),
         _ => (runs.to_path_buf(), "run"),
     };
     let events = Events::read(&newest, &mut Vec::new());
@@ -38,6 +41,10 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     }
     for finding in &mut found {
         finding.subject = subject;
+        // The machine is not at fault: a run that has failed is an error where that run was asked for.
+        if subject == NEWEST && finding.verdict == Verdict::Fail {
+            finding.verdict = Verdict::Warn;
+        }
     }
     found
 }
@@ -50,10 +57,13 @@ fn of_run(run: &Path, text: &str, advice: Cow<'static, str>) -> Finding {
 /// What is wrong with the run in `run`, to which `events` have happened.
 fn problems(run: &Path, events: &Events) -> Vec<Finding> {
     let warn = |text: String, advice: &'static str| of_run(run, &text, advice.into());
-    let with_continuation = |text: String| {
+    let with_continuation = |(verdict, text): (Verdict, String)| {
         let opened = RunDirectory::open(run);
         let advice = opened.map_or(String::new(), |opened| how_to_continue(&opened));
-        of_run(run, &text, advice.into())
+        Finding {
+            verdict,
+            ..of_run(run, &text, advice.into())
+        }
     };
     let cut_off = Live::cut_off_in(run).map(|(_, text)| text);
     let ended = end(run, events).filter(|_| cut_off.is_none());
@@ -98,7 +108,7 @@ fn problems(run: &Path, events: &Events) -> Vec<Finding> {
              output of the training has the error",
         )
     });
-    let cut_off = cut_off.map(with_continuation);
+    let cut_off = cut_off.map(|text| with_continuation((Verdict::Fail, text)));
     let ended = ended.map(with_continuation);
     let problems = [
         cut_off,
@@ -156,7 +166,7 @@ fn help_with_checkpoint(text: &str) -> &'static str {
 
 /// Why the run has ended before its time, as the last event since it has begun or was resumed says; on a full disk, there may
 /// be room for it in `live.json` alone.
-fn end(run: &Path, events: &Events) -> Option<String> {
+fn end(run: &Path, events: &Events) -> Option<(Verdict, String)> {
     let live = Live::read(run);
     let has_ended = |live: &Live| live.phase == Phase::Ended;
     live.as_ref().is_none_or(has_ended).then_some(())?;
@@ -173,7 +183,7 @@ fn end(run: &Path, events: &Events) -> Option<String> {
     let failed = failed.map(|event| event.text.clone());
     let stopped = live.as_ref().map_or(String::new(), still_stopped);
     if let Some(text) = failed.or_else(|| live?.failure) {
-        return Some(format!("it has failed: {text}{stopped}"));
+        return Some((Verdict::Fail, format!("it has failed: {text}{stopped}")));
     }
     let last = last?;
     // Also a training that has learnt all that it can is stopped before its time.
@@ -184,7 +194,8 @@ fn end(run: &Path, events: &Events) -> Option<String> {
         Some(rest) => format!("stopped on {}", rest.split(", ").next().unwrap_or(rest)),
         None => last.text.clone(),
     };
-    (!is_finished).then(|| format!("it has ended before its time: {text}"))
+    let text = format!("it has ended before its time: {text}");
+    (!is_finished).then_some((Verdict::Warn, text))
 }
 
 /// Which ranks of a run that has ended are stopped on this machine all the same: nobody ends ranks that were started by hand.

@@ -15,12 +15,12 @@ pub(super) struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault<At> {
     pub(super) kind: Kind,
-    /// The rank; with `--minutes` it chooses the rank or the launcher among those that are there.
+    /// The rank; with `--minutes` it chooses one of the ranks or machines that are there.
     pub(super) rank: u64,
     pub(super) at: At,
 }
 
-/// What happens to a rank, or to a launcher and all of its ranks.
+/// What happens to a rank, or to a machine and all of its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// SIGKILL to a rank.
@@ -33,6 +33,24 @@ pub(super) enum Kind {
     Freeze,
     /// SIGKILL to a launcher, whose ranks end with it. From outside alone.
     Machine,
+    /// The link of a machine is lost until the others continue without it. From outside alone.
+    Cut,
+    /// The link of a machine is lost for a moment. From outside alone.
+    LostLink,
+    /// The link of a machine has a low rate for a while. From outside alone.
+    Slow,
+    /// The disk of the machine that writes checkpoints is full until one has failed. From outside alone.
+    Disk,
+}
+
+impl Kind {
+    /// Whether it happens to a link or a launcher, so that the others may have to continue without the machine.
+    pub(super) fn takes_a_machine(self) -> bool {
+        matches!(
+            self,
+            Self::Machine | Self::Cut | Self::LostLink | Self::Slow
+        )
+    }
 }
 
 impl fmt::Display for Kind {
@@ -43,6 +61,10 @@ impl fmt::Display for Kind {
             Self::Drop(_) => "drop",
             Self::Freeze => "freeze",
             Self::Machine => "machine",
+            Self::Cut => "cut",
+            Self::LostLink => "lost-link",
+            Self::Slow => "slow",
+            Self::Disk => "disk",
         })
     }
 }

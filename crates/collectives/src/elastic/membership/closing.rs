@@ -79,7 +79,7 @@ impl Membership {
         undeleted.drain(..excess);
     }
 
-    /// Waits until the round closes, for one polling interval at most: the `turn`th process of those that wait, from 1.
+    /// Waits until the round closes, for one polling interval at most: the `turn`th process that waits, from 1.
     pub(super) fn wait_for_close(&self, turn: usize, number: u64) -> Result<(), StoreError> {
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
         let slots = self.options.max / SLOTS;

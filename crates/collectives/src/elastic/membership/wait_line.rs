@@ -8,7 +8,7 @@ use crate::rendezvous::RanksAwaited;
 use crate::wait_notice::WaitNotice;
 
 /// The line of process `slot` that is due after it has `waited`, `left` before the round closes, or the wait for `min`
-/// processes is over: the first of those that wait says it.
+/// processes is over: the first process that waits says it.
 pub(super) fn wait_line(
     notice: &mut WaitNotice,
     slot: usize,

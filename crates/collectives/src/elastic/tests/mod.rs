@@ -41,7 +41,7 @@ impl Job {
         self.process(slot, incarnation, |_| ())
     }
 
-    /// A process with options of its own, which no launcher need know of.
+    /// A process with options of its own, without a launcher.
     pub(super) fn process(
         &self,
         slot: usize,

@@ -15,7 +15,7 @@ const GENERATIONS: u64 = 12;
 /// The list of members that each generation was seen with.
 type Seen = Mutex<BTreeMap<u64, Vec<Member>>>;
 
-/// What one process does: joins, checks what it is told, and at random dies, leaves, or sees that somebody
+/// What one process does: joins, checks the answer, and at random dies, leaves, or sees that somebody
 /// waits. Returns when the job has finished; `false` when it died.
 fn live(mut member: Membership, random: &mut StdRng, job: &Job, seen: &Seen) -> bool {
     loop {

@@ -112,7 +112,7 @@ impl Queue {
         None
     }
 
-    /// As [`Queue::head`], without forgetting those that are done.
+    /// As [`Queue::head`], without forgetting tasks that are done.
     pub(crate) fn waiting(&self, tasks: &[Task]) -> impl Iterator<Item = TaskId> {
         let open = |task: &TaskId| !tasks[*task as usize].is_done();
         self.tasks[self.at..].iter().copied().filter(open)
@@ -184,7 +184,7 @@ impl Plan {
         task
     }
 
-    /// Combines the values `range` with those that rank `from` sends.
+    /// Combines the values `range` with the values that rank `from` sends.
     pub(crate) fn combine(
         &mut self,
         from: usize,
@@ -199,7 +199,7 @@ impl Plan {
         task
     }
 
-    /// Combines the values `range` with those that the ranks `from` send, into `target` from
+    /// Combines the values `range` with the values that the ranks `from` send, into `target` from
     /// its element `at`. `last`: a mean is divided here; `alone`: no other rank computes these
     /// elements too.
     pub(crate) fn reduce(

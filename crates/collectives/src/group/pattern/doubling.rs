@@ -12,7 +12,7 @@ use crate::group::engine::{Plan, Space, TaskId};
 struct Cube {
     /// How many pairs have been folded into one rank each.
     pairs: usize,
-    /// This rank's place among those that are left.
+    /// This rank's place among the ranks that are left.
     place: usize,
     /// How many exchanges there are.
     steps: u32,

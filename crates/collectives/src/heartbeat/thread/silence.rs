@@ -148,7 +148,7 @@ impl Heartbeat {
         silent.map(|silent| silent.rank).collect()
     }
 
-    /// The ranks of the group that this one knows to be silent, in order.
+    /// The ranks of the group that are silent, in order.
     pub(in crate::heartbeat) fn known_silent(&self) -> Vec<usize> {
         let now = lock(&self.state).answered;
         let silent = self.silent(now, LATE_BEATS * self.options.interval);
@@ -174,7 +174,7 @@ impl Heartbeat {
     }
 
     /// Those of them that have sent a beat since they were last asked for, if it is this rank that says so: the first of
-    /// those that it knows to be alive.
+    /// the ranks that are alive.
     pub(super) fn newly_silent(&self, now: Instant, least: Duration) -> Vec<Silent> {
         let mut silent = self.silent(now, least);
         let mut state = lock(&self.state);
@@ -191,7 +191,7 @@ impl Heartbeat {
         if (0..rank).any(|before| beats(before) && !is_silent(before)) {
             return Vec::new();
         }
-        // Others warn of those that are watched for their machine only.
+        // Others warn of ranks that are watched for their machine only.
         let neighbours = self.neighbours(&state);
         silent.retain(|silent| neighbours.binary_search(&silent.member).is_ok());
         silent.retain(|silent| {

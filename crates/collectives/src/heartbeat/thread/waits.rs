@@ -34,7 +34,7 @@ impl Heartbeat {
         }
     }
 
-    /// Whom the ranks wait for, by their last beats; `None` if another rank says so, or nobody knows.
+    /// Whom the ranks wait for, by their last beats; `None` if another rank says so, or no beat does.
     pub(super) fn describe_wait(
         &self,
         followed: &Followed,

@@ -62,28 +62,6 @@ fn an_end_is_given_once() {
 }
 
 #[test]
-fn rings_do_not_overlap() {
-    let ranks = 4;
-    let segment = Segment::on_heap(Layout::new(ranks, CAPACITY).unwrap());
-    let pairs: Vec<_> = (0..ranks * ranks)
-        .map(|pair| (pair / ranks, pair % ranks))
-        .filter(|(from, to)| from != to)
-        .collect();
-    for (index, &(from, to)) in pairs.iter().enumerate() {
-        let mut sender = segment.sender(from, to).unwrap();
-        let bytes = vec![index as u8 + 1; CAPACITY];
-        assert_eq!(sender.try_write(&bytes), Ok(CAPACITY));
-    }
-    for (index, &(from, to)) in pairs.iter().enumerate() {
-        let receiver = segment.receiver(from, to).unwrap();
-        assert_eq!(
-            receiver.peek(CAPACITY).unwrap(),
-            vec![index as u8 + 1; CAPACITY]
-        );
-    }
-}
-
-#[test]
 fn a_position_that_is_none_is_an_error_on_the_sender() {
     for (found, lowest) in [(101, 40), (u64::MAX, 40), (39, 40), (0, 40)] {
         let (segment, mut sender, mut receiver) = ring();

@@ -175,7 +175,7 @@ impl Gateway {
                 }
             };
             tracing::debug!("{} for `{operation}`: {problem}", self.urls[member]);
-            // Another thread may have gone on already.
+            // Another thread may have moved to it already.
             let _ = self.current.compare_exchange(
                 member,
                 (member + 1) % members,

@@ -107,7 +107,7 @@ impl JobLease {
                         over.store(true, Ordering::Relaxed);
                         return;
                     }
-                    // A new leader may not know all leases yet.
+                    // A new leader may not have all leases yet.
                     Ok(false) => (interval, missed) = (SECOND_LOOK, true),
                     Err(error) => tracing::warn!("the job's lease was not renewed: {error}"),
                 }

@@ -40,10 +40,10 @@ const CLEANUP_KEY: &[u8] = b"cleanup/";
 /// How often a waiting reader looks at the file, as in PyTorch.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often a held lock is tried again: `flock` itself knows no deadline.
+/// How often a held lock is tried again: `flock` itself has no deadline.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long closing may wait for the lock; a file left behind is better than a hang.
+/// How long closing may wait for the lock; a file that stays is better than a hang.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A [`Store`] in a file that ranks of one or several processes share, PyTorch's included.

@@ -13,7 +13,7 @@ use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, opcode, put_string};
 use crate::store::{Store, StoreError, check_key, check_keys, check_value, semantics, user_key};
 
-/// The counter by which a server of PyTorch knows how many clients have come.
+/// The counter of clients that have come, for a server of PyTorch.
 const WORKER_COUNTER: &[u8] = b"init/";
 
 /// A [`Store`] served by a [`TcpStoreServer`](super::TcpStoreServer) or by PyTorch's `TCPStore`.
@@ -84,7 +84,7 @@ impl TcpStore {
             idle: Mutex::default(),
             nobodys_value: nobodys_value(),
         };
-        // PyTorch's server waits for this when it was told how many clients to expect.
+        // PyTorch's server waits for this when it expects a number of clients.
         let message = add_message(WORKER_COUNTER, 1);
         store.ask("connect", deadline, &message, |connection| {
             connection.i64(deadline)
@@ -100,7 +100,7 @@ impl TcpStore {
 
     /// The value of `key` if it is there, in one round trip.
     ///
-    /// GET itself does not tell an absent key from an empty value (and a server of PyTorch's older
+    /// GET itself answers an absent key as an empty value (and a server of PyTorch's older
     /// kind drops whoever asks), so PyTorch's client sends WAIT before each GET. Comparing with a
     /// value that nobody stores answers both questions at once: it comes back only where the key
     /// is absent, and nothing is ever stored.

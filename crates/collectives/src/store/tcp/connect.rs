@@ -215,18 +215,6 @@ fn is_open(candidate: SocketAddr, deadline: Deadline) -> bool {
 
 /// Whether the machine of a store at `address` (`host:port`) answers within `limit`, at all of its addresses, that nobody
 /// listens there: the store has ended, or has not begun.
-///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use std::net::TcpListener;
-/// use std::time::Duration;
-/// use everburn::collectives::store::nobody_listens;
-///
-/// let listener = TcpListener::bind("127.0.0.1:0")?;
-/// let address = listener.local_addr()?.to_string();
-/// assert!(!nobody_listens(&address, Duration::from_secs(1)));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 #[must_use]
 pub fn nobody_listens(address: &str, limit: Duration) -> bool {
     let deadline = Deadline::within(limit);

@@ -19,7 +19,7 @@ use crate::runtime::{self, stopped_parent};
 /// The kernel asks after a silent peer this often.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// After this many writes in a row, the kernel joins those that follow. Fewer are sent one by one.
+/// After this many writes in a row, the kernel joins further ones. Fewer are sent one by one.
 const STREAM_WRITES: usize = 32;
 
 /// A write that comes later than this after the one before it is not in a row with it.

@@ -1,4 +1,4 @@
-//! The thread of a server: it sleeps until a socket is ready and serves those that are.
+//! The thread of a server: it sleeps until a socket is ready and serves it.
 
 use std::collections::HashMap;
 use std::io;

@@ -46,7 +46,7 @@ fn options(token: bool) -> StoreOptions {
     }
 }
 
-/// A client that knows the token proves it; `look` lets the server read what has been said.
+/// A client proves that it has the token; `look` lets the server read what has been said.
 fn authenticate(stream: &mut TcpStream, mut look: impl FnMut()) -> io::Result<()> {
     let dialer = Dialer::new(&key(), &[]).map_err(io::Error::other)?;
     stream.write_all(&[AUTH_OPCODE])?;
@@ -194,7 +194,7 @@ pub fn store_server(bytes: &[u8]) {
 struct Manners {
     /// The client asks for proof of the secret.
     token: bool,
-    /// The server knows the secret.
+    /// The server has the secret.
     knows: bool,
     /// It answers the ping.
     ping: bool,
@@ -204,7 +204,7 @@ struct Manners {
 ///
 /// # Panics
 /// Where the client does not come back soon after its deadline, returns more than it may, or says
-/// more than its nonce to a server that does not know the secret.
+/// more than its nonce to a server without the secret.
 pub fn store_client(bytes: &[u8]) {
     const LIMIT: Duration = Duration::from_millis(30);
     let mut script = Script::new(bytes);
@@ -278,7 +278,7 @@ fn serve(listener: &TcpListener, over: &AtomicBool, manners: Manners, answers: &
         leave_no_port(&stream).expect("a socket of our own");
         let timeout = Some(Duration::from_millis(100));
         stream.set_read_timeout(timeout).expect("it is not zero");
-        // A client that has gone, or has enough of what it was told.
+        // A client that has gone, or has enough of the answers.
         let _ = converse(&mut stream, manners, answers);
     }
 }

@@ -51,8 +51,8 @@ use crate::rendezvous::WaitListener;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreAccess {
-    /// The processes that know the secret of the job. Server and client prove to each other that
-    /// they know it before anything else is said, and the secret itself is not sent. What follows
+    /// The processes that have the secret of the job. Server and client prove to each other that
+    /// they have it before anything else is said, and the secret itself is not sent. What follows
     /// is not encrypted.
     Token(JobToken),
     /// Everybody who can reach the address, which on loopback is every user of the machine: they
@@ -62,7 +62,7 @@ pub enum StoreAccess {
 }
 
 impl StoreAccess {
-    /// The key that both sides of a connection know; `None` where the store is open.
+    /// The key of both sides of a connection; `None` where the store is open.
     fn key(&self) -> Option<Key> {
         match self {
             Self::Token(token) => Some(Self::key_of(token)),

@@ -15,7 +15,7 @@ use crate::store::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 /// the two cannot be confused.
 pub const AUTH_OPCODE: u8 = 0xEB;
 
-/// The client has proved that it knows the secret.
+/// The client has proved that it has the secret.
 pub(super) const AUTH_ACCEPTED: u8 = 0;
 /// The secret is needed; the connection closes.
 pub(super) const AUTH_REFUSED: u8 = 0xEB;
@@ -27,7 +27,7 @@ pub(super) const VALIDATION_MAGIC: u32 = 0x3C85_F7CE;
 pub(super) const MAX_KEYS: usize = 128 * 1024;
 
 /// The longest request or reply as a whole: what one connection can make the server hold.
-/// PyTorch knows no such limit; its requests of many values are small.
+/// PyTorch has no such limit; its requests of many values are small.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
 /// A waiting client may continue.

@@ -1,7 +1,7 @@
 //! How the ranks of a job find each other: one connection for each pair.
 //!
 //! Every rank listens on a free port and publishes its address in the store. A rank dials all lower
-//! ranks and is dialled by all higher ones; both sides prove that they know the job's secret
+//! ranks and is dialled by all higher ones; both sides prove that they have the job's secret
 //! ([`crate::net`]). All keys are below `everburn/mesh`:
 //!
 //! | key | value |
@@ -181,7 +181,7 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// Rank 0 draws what tells this mesh from all others.
+    /// Rank 0 draws the number of this mesh.
     fn draw_session(&self) -> Result<String, CollectiveError> {
         let drawn = JobToken::random().map_err(|error| self.system("make a key", &error))?;
         let key = self.addresses.key("session");

@@ -44,7 +44,7 @@ const AFTER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A full mesh of TCP connections, which one thread reads and writes.
 ///
 /// The connection between two ranks is made by the higher one, to an address from the store, and
-/// both prove that they know the job's secret before anything else. Elements are sent in this machine's
+/// both prove that they have the job's secret before anything else. Elements are sent in this machine's
 /// byte order, which is little-endian on all machines that Everburn runs on.
 ///
 /// ```no_run

@@ -226,7 +226,7 @@ fn a_peer_that_sends_without_end_keeps_no_other_from_its_messages() {
     let (mesh, mut peers) = mesh_with_sockets(0, 3, u64::MAX, GENEROUS);
     let (mut peer, mut flood) = (peers.remove(1), peers.remove(0));
     thread::scope(|scope| {
-        // To a group that is destroyed: nothing of it waits here. Ends when the connection does.
+        // To a group that is destroyed: none of it waits here. Ends when the connection does.
         mesh.inbox.close(2);
         scope.spawn(move || {
             let mut message = message(1, MESSAGE);

@@ -19,7 +19,7 @@ use everburn_nccl::DeviceBuffer;
 use super::{adopt, fused, into_burn, resolve};
 use crate::device::exchange::{DeviceMemory, Lent};
 
-/// The memory of tensors on CUDA, in the primary context of their GPU, which NCCL's groups use too, and of those on ROCm.
+/// The memory of tensors on CUDA, in the primary context of their GPU, which NCCL uses too, and of those on ROCm.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }

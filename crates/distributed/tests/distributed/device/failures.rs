@@ -31,8 +31,7 @@ fn cause(error: &DdpError) -> &CollectiveError {
 fn a_step_that_is_given_up_ends_the_others_step() {
     for way in WAYS {
         let results = on_ranks(3, move |rank| {
-            let device = Device::flex().autodiff();
-            let (ddp, model) = rank.ddp(way, model(&device), small_buckets()).unwrap();
+            let (ddp, model) = rank.ddp(way, small_buckets()).unwrap();
             overlapped(&ddp, &model, 6, 1, true).unwrap();
             ddp.settle().unwrap();
             rank.group.barrier().wait().unwrap();
@@ -55,10 +54,7 @@ fn a_step_that_is_given_up_ends_the_others_step() {
 #[test]
 fn a_rank_that_is_lost_is_found_by_the_process_group_and_frees_the_gpu() {
     let results = on_ranks(3, |rank| {
-        let device = Device::flex().autodiff();
-        let (ddp, model) = rank
-            .ddp(Way::Nccl, model(&device), small_buckets())
-            .unwrap();
+        let (ddp, model) = rank.ddp(Way::Nccl, small_buckets()).unwrap();
         overlapped(&ddp, &model, 6, 1, true).unwrap();
         ddp.settle().unwrap();
         rank.group.barrier().wait().unwrap();
@@ -85,10 +81,7 @@ fn a_rank_that_is_lost_is_found_by_the_process_group_and_frees_the_gpu() {
 #[test]
 fn a_failure_of_nccl_ends_the_process_group_too_with_the_step() {
     let results = on_ranks(2, |rank| {
-        let device = Device::flex().autodiff();
-        let (ddp, model) = rank
-            .ddp(Way::Nccl, model(&device), small_buckets())
-            .unwrap();
+        let (ddp, model) = rank.ddp(Way::Nccl, small_buckets()).unwrap();
         overlapped(&ddp, &model, 4, 1, true).unwrap();
         ddp.settle().unwrap();
         rank.group.barrier().wait().unwrap();
@@ -118,9 +111,9 @@ fn a_rank_that_does_not_come_is_named_with_the_step() {
     };
     let results = on_ranks_with(2, options, |rank| {
         let number = rank.number();
-        let group = rank.cluster.connect(number, &rank.group).unwrap();
+        let nccl = rank.cluster.connect(number, &rank.group).unwrap();
         let memory = Arc::new(FakeMemory::new(rank.cluster.clone(), number));
-        let exchange = Arc::new(NcclExchange::new(group, memory, Waits::Host));
+        let exchange = Arc::new(NcclExchange::new(nccl, memory, Waits::Host));
         let device = Device::flex().autodiff();
         let made = Ddp::with_exchange(
             model(&device),

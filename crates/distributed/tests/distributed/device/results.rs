@@ -2,12 +2,13 @@
 
 use burn::optim::SgdConfig;
 use burn::prelude::*;
-use everburn_distributed::{Ddp, DdpConfig, DdpError, VirtualRanks, share_of};
+use everburn_distributed::{Ddp, DdpConfig, DdpError, VirtualRanks};
 
 use super::ways::{WAYS, Way, model, on_ranks};
-use crate::models::{assert_close, gradient, rows};
+use crate::models::{gradient, rows};
 use crate::steps::{
-    all_values, assert_clipped, assert_equal_within_rounding, overlapped, small_buckets, whole,
+    all_values, assert_branch_is_averaged, assert_clipped, assert_equal_within_rounding,
+    assert_handed_in_is_overlapped, overlapped, small_buckets, steps_until_all_end, whole,
 };
 
 #[test]
@@ -19,7 +20,7 @@ fn a_step_has_the_bits_of_the_step_through_host_memory() {
                 let device = Device::flex().autodiff();
                 let (host, own) =
                     Ddp::new(model(&device), rank.group.clone(), small_buckets()).unwrap();
-                let (ddp, other) = rank.ddp(way, model(&device), small_buckets()).unwrap();
+                let (ddp, other) = rank.ddp(way, small_buckets()).unwrap();
                 // From the second step on the buckets are packed in the order of the backward pass.
                 for _ in 0..3 {
                     let expected = overlapped(&host, &own, samples, parts, true).unwrap();
@@ -50,8 +51,7 @@ fn a_step_equals_one_device_on_any_number_of_ranks() {
     for way in [Way::Nccl, Way::Staged] {
         for world_size in [1, 3, 4] {
             let ranks = on_ranks(world_size, move |rank| {
-                let device = Device::flex().autodiff();
-                let (ddp, model) = rank.ddp(way, model(&device), small_buckets()).unwrap();
+                let (ddp, model) = rank.ddp(way, small_buckets()).unwrap();
                 assert!(ddp.exchanges_gradients());
                 let expected = all_values(&model, &whole(&model, 7, true));
                 let mut found = Vec::new();
@@ -71,20 +71,8 @@ fn a_step_equals_one_device_on_any_number_of_ranks() {
 #[test]
 fn gradients_that_are_handed_in_travel_too() {
     on_ranks(2, |rank| {
-        let device = Device::flex().autodiff();
-        let (ddp, model) = rank
-            .ddp(Way::Nccl, model(&device), small_buckets())
-            .unwrap();
-        let together = overlapped(&ddp, &model, 6, 1, true).unwrap();
-        let share = share_of(6, rank.number(), 2);
-        let samples = share.len();
-        let loss = model.loss(rows(6, &device).slice([share]), true).mean();
-        let local = burn::optim::GradientsParams::from_grads(loss.backward(), &model);
-        let after = ddp.sync_gradients(&model, local, samples).unwrap();
-        assert_eq!(
-            all_values(&model, &together.gradients),
-            all_values(&model, &after.gradients)
-        );
+        let (ddp, model) = rank.ddp(Way::Nccl, small_buckets()).unwrap();
+        assert_handed_in_is_overlapped(&ddp, &model);
     });
 }
 
@@ -92,22 +80,8 @@ fn gradients_that_are_handed_in_travel_too() {
 fn a_branch_taken_on_some_ranks_only_gives_the_mean_and_one_taken_by_nobody_no_gradient() {
     for way in [Way::Nccl, Way::Staged] {
         on_ranks(3, move |rank| {
-            let device = Device::flex().autodiff();
-            let (ddp, model) = rank.ddp(way, model(&device), small_buckets()).unwrap();
-            for taker in 0..3 {
-                let take_branch = rank.number() == taker;
-                let synced = overlapped(&ddp, &model, 6, 1, take_branch).unwrap();
-                let share = share_of(6, taker, 3);
-                let theirs = model.loss(rows(6, &device).slice([share]), true).mean();
-                let theirs = burn::optim::GradientsParams::from_grads(theirs.backward(), &model);
-                let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
-                let expected: Vec<f32> = expected.into_iter().map(|g| g / 3.0).collect();
-                let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
-                assert_close(&found, &expected);
-                assert_eq!(gradient(&synced.gradients, &model.never), None);
-            }
-            let synced = overlapped(&ddp, &model, 6, 1, false).unwrap();
-            assert_eq!(gradient(&synced.gradients, &model.sometimes.weight), None);
+            let (ddp, model) = rank.ddp(way, small_buckets()).unwrap();
+            assert_branch_is_averaged(&ddp, &model);
         });
     }
 }
@@ -124,8 +98,7 @@ fn gradients_are_clipped_on_their_device_and_the_norm_can_be_asked_for() {
                 max_gradient_norm: Some(max),
                 ..small_buckets()
             };
-            let device = Device::flex().autodiff();
-            let (ddp, model) = rank.ddp(way, model(&device), config).unwrap();
+            let (ddp, model) = rank.ddp(way, config).unwrap();
             assert_clipped(&ddp, &model, max);
         });
     }
@@ -139,7 +112,7 @@ fn a_norm_that_is_no_number_is_found_when_it_is_asked_for_on_all_ranks() {
             ..small_buckets()
         };
         let device = Device::flex().autodiff();
-        let (ddp, model) = rank.ddp(Way::Nccl, model(&device), config).unwrap();
+        let (ddp, model) = rank.ddp(Way::Nccl, config).unwrap();
         rank.group.set_step(9);
         let step = ddp.begin(2).unwrap();
         let bad = [0.0, f32::INFINITY][rank.number()];
@@ -158,30 +131,8 @@ fn a_norm_that_is_no_number_is_found_when_it_is_asked_for_on_all_ranks() {
 fn ranks_whose_data_end_at_different_times_stop_together() {
     for way in [Way::Nccl, Way::Staged] {
         let steps = on_ranks(3, move |rank| {
-            let device = Device::flex().autodiff();
-            let (ddp, model) = rank.ddp(way, model(&device), small_buckets()).unwrap();
-            let batches = 2 * rank.number();
-            let mut steps = 0;
-            loop {
-                let samples = if steps < batches { 3 } else { 0 };
-                let step = ddp.begin(samples).unwrap();
-                if samples > 0 {
-                    let watched = step.with_hooks(&model, samples);
-                    drop(watched.loss(rows(3, &device), true).mean().backward());
-                }
-                match step.finish(&model) {
-                    Ok(synced) => {
-                        let expected = all_values(&model, &whole(&model, 3, true));
-                        let found = all_values(&model, &synced.gradients);
-                        assert_equal_within_rounding(&found, &expected);
-                    }
-                    Err(DdpError::NoSamples) => break,
-                    Err(error) => panic!("{error}"),
-                }
-                steps += 1;
-            }
-            rank.group.barrier().wait().unwrap();
-            steps
+            let (ddp, model) = rank.ddp(way, small_buckets()).unwrap();
+            steps_until_all_end(&ddp, &model)
         });
         assert_eq!(steps, [4, 4, 4]);
     }
@@ -194,8 +145,7 @@ fn a_static_model_tells_once_what_it_uses() {
             static_graph: true,
             ..small_buckets()
         };
-        let device = Device::flex().autodiff();
-        let (ddp, model) = rank.ddp(Way::Nccl, model(&device), config).unwrap();
+        let (ddp, model) = rank.ddp(Way::Nccl, config).unwrap();
         // Rank 1 may be a step ahead of rank 0, and end the group while that one is in its third step.
         let mut steps = [true, true, true, rank.number() != 1].into_iter();
         let error = steps.find_map(|take_branch| {
@@ -220,9 +170,7 @@ fn virtual_ranks_are_added_up_in_host_memory_with_the_same_bits() {
     on_ranks(2, |rank| {
         let device = Device::flex().autodiff();
         let (host, own) = Ddp::new(model(&device), rank.group.clone(), small_buckets()).unwrap();
-        let (ddp, other) = rank
-            .ddp(Way::Nccl, model(&device), small_buckets())
-            .unwrap();
+        let (ddp, other) = rank.ddp(Way::Nccl, small_buckets()).unwrap();
         let run = |ddp: &Ddp, model: &crate::models::Branchy| {
             let ranks = VirtualRanks::new(4, rank.number(), 2).unwrap();
             let step = ddp.begin_virtual(ranks, &[2, 2], 8).unwrap();
@@ -241,10 +189,7 @@ fn virtual_ranks_are_added_up_in_host_memory_with_the_same_bits() {
 #[test]
 fn replicas_stay_equal_while_they_learn() {
     on_ranks(2, |rank| {
-        let device = Device::flex().autodiff();
-        let (ddp, mut model) = rank
-            .ddp(Way::Nccl, model(&device), small_buckets())
-            .unwrap();
+        let (ddp, mut model) = rank.ddp(Way::Nccl, small_buckets()).unwrap();
         let mut optimizer = SgdConfig::new().init();
         for _ in 0..4 {
             let synced = overlapped(&ddp, &model, 6, 1, true).unwrap();

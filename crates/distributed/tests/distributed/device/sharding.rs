@@ -110,8 +110,7 @@ impl Case {
     /// The parameters of each rank, and what it has called of NCCL.
     fn by(self, way: Way) -> Vec<(Vec<f32>, Vec<String>)> {
         on_ranks(2, |rank: Rank| {
-            let model = model(&Device::flex().autodiff());
-            let (ddp, model) = rank.ddp(way, model, self.config()).unwrap();
+            let (ddp, model) = rank.ddp(way, self.config()).unwrap();
             let found = self.train(&ddp, model);
             (found, rank.cluster.take_calls(rank.number()))
         })
@@ -293,7 +292,6 @@ fn parameters_that_are_gathered_on_a_device_have_come_at_the_end() {
 #[test]
 fn what_cannot_be_sharded_on_devices_is_refused() {
     on_ranks(2, |rank| {
-        let model = || model(&Device::flex().autodiff());
         let refused = |made: Result<(Ddp, Branchy), DdpError>, part: &str| {
             let refused = made.unwrap_err().to_string();
             assert!(refused.contains(part), "{refused}");
@@ -302,9 +300,9 @@ fn what_cannot_be_sharded_on_devices_is_refused() {
             stage: ShardStage::Parameters,
             ..GRADIENTS
         };
-        let made = rank.ddp(Way::Nccl, model(), parameters.config());
+        let made = rank.ddp(Way::Nccl, parameters.config());
         refused(made, "use `ranks.backend = host`");
-        let made = rank.ddp(Way::Staged, model(), GRADIENTS.config());
+        let made = rank.ddp(Way::Staged, GRADIENTS.config());
         refused(made, "it cannot give each rank its shards");
         // The group is as good as before.
         rank.group.barrier().wait().unwrap();
@@ -319,12 +317,8 @@ fn each_end_of_a_step_is_for_its_kind_of_gradients() {
     let made = Ddp::with_exchange(model(&device), alone(), small_buckets(), exchange);
     let (ddp, model) = made.unwrap();
     let step = ddp.begin(2).unwrap();
-    drop(
-        step.with_hooks(&model, 2)
-            .loss(rows(2, &device), true)
-            .mean()
-            .backward(),
-    );
+    let watched = step.with_hooks(&model, 2);
+    drop(watched.loss(rows(2, &device), true).mean().backward());
     let refused = step.finish_sharded().unwrap_err().to_string();
     assert!(refused.contains("call `finish`"), "{refused}");
 }

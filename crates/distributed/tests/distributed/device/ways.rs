@@ -57,24 +57,19 @@ impl Rank {
         if way == Way::NcclOnOldDriver {
             self.cluster.inject(rank, Fault::OldDriver);
         }
-        let group = self.cluster.connect(rank, &self.group).unwrap();
+        let nccl = self.cluster.connect(rank, &self.group).unwrap();
         let waits = match way {
             Way::NcclAndHostWaits => Waits::Host,
             _ => Waits::Device,
         };
         let memory = Arc::new(FakeMemory::new(self.cluster.clone(), rank));
-        Arc::new(NcclExchange::new(group, memory, waits))
+        Arc::new(NcclExchange::new(nccl, memory, waits))
     }
 
-    /// Replicas of `model` whose gradients travel so.
-    pub fn ddp(
-        &self,
-        way: Way,
-        model: Branchy,
-        config: DdpConfig,
-    ) -> Result<(Ddp, Branchy), DdpError> {
-        let exchange = self.exchange(way);
-        Ddp::with_exchange(model, self.group.clone(), config, exchange)
+    /// Replicas of [`model`] whose gradients travel so.
+    pub fn ddp(&self, way: Way, config: DdpConfig) -> Result<(Ddp, Branchy), DdpError> {
+        let model = model(&Device::flex().autodiff());
+        Ddp::with_exchange(model, self.group.clone(), config, self.exchange(way))
     }
 }
 

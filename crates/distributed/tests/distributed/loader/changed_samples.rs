@@ -7,10 +7,7 @@ use super::*;
 
 #[test]
 fn samples_are_changed_anew_in_each_epoch_and_alike_on_any_number_of_ranks() {
-    let numbers = Arc::new(Numbers {
-        length: 53,
-        ..Numbers::default()
-    });
+    let numbers = Arc::new(Numbers::all(53));
     // All samples of an epoch, in the order in which the ranks together read them.
     let epoch = |epoch: usize, world_size: usize, workers: usize, behind: usize| {
         let of_rank = |rank| {
@@ -71,10 +68,7 @@ fn samples_are_changed_anew_in_each_epoch_and_alike_on_any_number_of_ranks() {
 
 #[test]
 fn samples_are_mixed_with_the_same_partners_on_any_number_of_ranks() {
-    let numbers = Arc::new(Numbers {
-        length: 53,
-        ..Numbers::default()
-    });
+    let numbers = Arc::new(Numbers::all(53));
     let epoch = |epoch: usize, world_size: usize, workers: usize| {
         let mut samples = Vec::new();
         for rank in 0..world_size {

@@ -8,6 +8,27 @@ use crate::models::{Branchy, gradient, rows};
 use crate::ranks::on_ranks;
 use crate::steps::{overlapped, small_buckets, start};
 
+/// Why a step is refused.
+fn refusal(ddp: &Ddp, model: &Branchy, samples: usize, take_branch: bool) -> String {
+    let error = overlapped(ddp, model, samples, 1, take_branch).unwrap_err();
+    error.to_string()
+}
+
+/// Each of `errors` has its part.
+#[track_caller]
+fn assert_each_contains<const N: usize>(errors: &[String], parts: [&str; N]) {
+    assert_eq!(errors.len(), N);
+    for (error, part) in errors.iter().zip(parts) {
+        assert!(error.contains(part), "{part} not in {errors:?}");
+    }
+}
+
+#[track_caller]
+fn assert_one_contains(errors: &[String], part: &str) {
+    let is_there = errors.iter().any(|error| error.contains(part));
+    assert!(is_there, "{part} not in {errors:?}");
+}
+
 #[test]
 fn a_static_model_may_not_change_what_it_uses() {
     let config = DdpConfig {
@@ -20,18 +41,11 @@ fn a_static_model_may_not_change_what_it_uses() {
             let synced = overlapped(&ddp, &model, 4, 1, true).unwrap();
             assert_eq!(gradient(&synced.gradients, &model.never), None);
         }
-        let take_branch = ddp.group().rank() != 1;
-        overlapped(&ddp, &model, 4, 1, take_branch)
-            .unwrap_err()
-            .to_string()
+        refusal(&ddp, &model, 4, ddp.group().rank() != 1)
     });
-    assert!(
-        errors[1].contains("was not used, unlike on other ranks or in the first step"),
-        "{}",
-        errors[1]
-    );
+    let message = "was not used, unlike on other ranks or in the first step";
+    assert_each_contains(&errors, ["rank 1", message]);
     assert!(errors[1].contains("`sometimes."), "{}", errors[1]);
-    assert!(errors[0].contains("rank 1"), "{}", errors[0]);
 }
 
 #[test]
@@ -50,12 +64,7 @@ fn misuse_is_refused_on_all_ranks() {
         }
         step.finish(&model).unwrap_err().to_string()
     });
-    assert!(
-        errors[0].contains("got a second gradient in one pass"),
-        "{}",
-        errors[0]
-    );
-    assert!(errors[1].contains("rank 0"), "{}", errors[1]);
+    assert_each_contains(&errors, ["got a second gradient in one pass", "rank 0"]);
 
     let errors = on_ranks(2, |group| {
         let (ddp, model, device) = start(group, small_buckets());
@@ -65,8 +74,7 @@ fn misuse_is_refused_on_all_ranks() {
         step.finish(&model).unwrap_err().to_string()
     });
     let message = "was begun with 4 samples on this rank, but its micro-batches had 3";
-    assert!(errors[1].contains(message), "{}", errors[1]);
-    assert!(errors[0].contains("rank 1"), "{}", errors[0]);
+    assert_each_contains(&errors, ["rank 1", message]);
 
     let errors = on_ranks(2, |group| {
         let (ddp, model, _) = start(group, small_buckets());
@@ -74,10 +82,7 @@ fn misuse_is_refused_on_all_ranks() {
         step.finish(&model).unwrap_err().to_string()
     });
     let message = "was begun with 4 samples on this rank, but no model of `with_hooks_no_sync` or `with_hooks` was used";
-    assert!(
-        errors.iter().any(|error| error.contains(message)),
-        "{errors:?}"
-    );
+    assert_one_contains(&errors, message);
 }
 
 #[test]
@@ -91,9 +96,7 @@ fn a_step_that_is_given_up_or_a_rank_that_is_lost_ends_the_others_step() {
             drop(ddp.begin(1).unwrap());
             return String::new();
         }
-        overlapped(&ddp, &model, 6, 1, true)
-            .unwrap_err()
-            .to_string()
+        refusal(&ddp, &model, 6, true)
     });
     for error in &results[..2] {
         assert!(error.contains("rank 2 gave the step up"), "{error}");
@@ -106,9 +109,7 @@ fn a_step_that_is_given_up_or_a_rank_that_is_lost_ends_the_others_step() {
             ddp.group().sever();
             return String::new();
         }
-        overlapped(&ddp, &model, 6, 1, true)
-            .unwrap_err()
-            .to_string()
+        refusal(&ddp, &model, 6, true)
     });
     for error in [&results[0], &results[2]] {
         assert!(error.contains("rank 1"), "{error}");
@@ -126,12 +127,8 @@ fn gradients_without_a_norm_are_refused_by_all_ranks_and_the_next_step_is_made()
         let step = ddp.begin(2).unwrap();
         let bad = f32::from(u8::from(ddp.group().rank() == 1)) * f32::INFINITY;
         let mine = rows(2, &device) + bad;
-        drop(
-            step.with_hooks(&model, 2)
-                .loss(mine, true)
-                .mean()
-                .backward(),
-        );
+        let watched = step.with_hooks(&model, 2);
+        drop(watched.loss(mine, true).mean().backward());
         let error = step.finish(&model).unwrap_err();
         assert!(
             matches!(error, DdpError::GradientNotFinite { .. }),
@@ -147,32 +144,18 @@ fn a_model_that_ddp_does_not_know_and_a_missing_backward_pass_are_refused() {
         let (ddp, model, device) = start(group, small_buckets());
         let step = ddp.begin(2).unwrap();
         let other = Branchy::new(&device);
-        drop(
-            step.with_hooks(&other, 2)
-                .loss(rows(2, &device), true)
-                .mean()
-                .backward(),
-        );
+        let watched = step.with_hooks(&other, 2);
+        drop(watched.loss(rows(2, &device), true).mean().backward());
         step.finish(&model).unwrap_err().to_string()
     });
-    assert!(
-        errors
-            .iter()
-            .any(|error| error.contains("has lost the parameter")),
-        "{errors:?}"
-    );
+    assert_one_contains(&errors, "has lost the parameter");
     let errors = on_ranks(2, |group| {
         let (ddp, model, device) = start(group, small_buckets());
         let step = ddp.begin(2).unwrap();
         drop(step.with_hooks(&model, 2).loss(rows(2, &device), true));
         step.finish(&model).unwrap_err().to_string()
     });
-    assert!(
-        errors
-            .iter()
-            .any(|error| error.contains("produced no gradient")),
-        "{errors:?}"
-    );
+    assert_one_contains(&errors, "produced no gradient");
     on_ranks(1, |group| {
         let (ddp, _, _) = start(group, small_buckets());
         let open = ddp.begin(1).unwrap();
@@ -190,9 +173,8 @@ fn different_configurations_are_named_on_every_rank() {
             static_graph: group.rank() == 2,
             ..small_buckets()
         };
-        Ddp::new(Branchy::new(&device), group, config)
-            .unwrap_err()
-            .to_string()
+        let made = Ddp::new(Branchy::new(&device), group, config);
+        made.unwrap_err().to_string()
     });
     for error in errors {
         assert!(
@@ -228,18 +210,8 @@ fn a_hook_that_panics_ends_the_step_on_all_ranks() {
         let device = Device::flex().autodiff();
         let model = Branchy::new(&device);
         let (ddp, model) = Ddp::with_hook(model, group, small_buckets(), Box::new(Panics)).unwrap();
-        overlapped(&ddp, &model, 4, 1, true)
-            .unwrap_err()
-            .to_string()
+        refusal(&ddp, &model, 4, true)
     });
-    assert!(
-        errors[1].contains("its thread panicked: on purpose"),
-        "{}",
-        errors[1]
-    );
-    assert!(
-        errors[0].contains("the gradient reducer of rank 1"),
-        "{}",
-        errors[0]
-    );
+    let own = "its thread panicked: on purpose";
+    assert_each_contains(&errors, ["the gradient reducer of rank 1", own]);
 }

@@ -8,8 +8,8 @@ use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 use crate::models::{Branchy, assert_close, gradient, rows};
 use crate::ranks::on_ranks;
 use crate::steps::{
-    all_values, assert_clipped, assert_equal_within_rounding, overlapped, small_buckets, start,
-    whole,
+    all_values, assert_branch_is_averaged, assert_clipped, assert_equal_within_rounding,
+    assert_handed_in_is_overlapped, overlapped, small_buckets, start, steps_until_all_end, whole,
 };
 
 #[test]
@@ -39,17 +39,8 @@ fn a_step_equals_one_device_for_every_share_and_number_of_micro_batches() {
 #[test]
 fn overlapped_and_sequential_steps_give_the_same_bits() {
     on_ranks(3, |group| {
-        let (ddp, model, device) = start(group, small_buckets());
-        let together = overlapped(&ddp, &model, 10, 1, true).unwrap();
-        let share = share_of(10, ddp.group().rank(), 3);
-        let samples = share.len();
-        let loss = model.loss(rows(10, &device).slice([share]), true).mean();
-        let local = GradientsParams::from_grads(loss.backward(), &model);
-        let after = ddp.sync_gradients(&model, local, samples).unwrap();
-        assert_eq!(
-            all_values(&model, &together.gradients),
-            all_values(&model, &after.gradients)
-        );
+        let (ddp, model, _) = start(group, small_buckets());
+        assert_handed_in_is_overlapped(&ddp, &model);
     });
 }
 
@@ -86,23 +77,8 @@ fn buckets_are_packed_once_in_the_order_of_the_backward_pass() {
 #[test]
 fn a_branch_taken_on_some_ranks_only_gives_the_mean_and_no_hang() {
     on_ranks(3, |group| {
-        let (ddp, model, device) = start(group, small_buckets());
-        for taker in 0..3 {
-            let take_branch = ddp.group().rank() == taker;
-            let synced = overlapped(&ddp, &model, 6, 1, take_branch).unwrap();
-            let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
-            // The taker's two of the six rows, and nothing of what an earlier step left.
-            let share = share_of(6, taker, 3);
-            let theirs = model.loss(rows(6, &device).slice([share]), true).mean();
-            let theirs = GradientsParams::from_grads(theirs.backward(), &model);
-            let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
-            let expected: Vec<f32> = expected.into_iter().map(|g| g / 3.0).collect();
-            assert_close(&found, &expected);
-            assert_eq!(gradient(&synced.gradients, &model.never), None);
-        }
-        let synced = overlapped(&ddp, &model, 6, 1, false).unwrap();
-        let found = gradient(&synced.gradients, &model.sometimes.weight);
-        assert_eq!(found, None, "used by nobody: its gradient stays absent");
+        let (ddp, model, _) = start(group, small_buckets());
+        assert_branch_is_averaged(&ddp, &model);
     });
 }
 
@@ -183,32 +159,8 @@ fn a_branch_in_an_earlier_micro_batch_only_counts() {
 #[test]
 fn ranks_whose_data_end_at_different_times_stop_together() {
     let steps = on_ranks(3, |group| {
-        let (ddp, model, device) = start(group, small_buckets());
-        // Rank 0 has no data at all: its first step shows no order of gradients.
-        let batches = 2 * ddp.group().rank();
-        let mut steps = 0;
-        loop {
-            let samples = if steps < batches { 3 } else { 0 };
-            let step = ddp.begin(samples).unwrap();
-            if samples > 0 {
-                let watched = step.with_hooks(&model, samples);
-                drop(watched.loss(rows(3, &device), true).mean().backward());
-            }
-            match step.finish(&model) {
-                Ok(synced) => {
-                    let having = [1, 2].into_iter().filter(|rank| steps < 2 * rank).count();
-                    assert_eq!(synced.samples, 3 * having as u64);
-                    let expected = all_values(&model, &whole(&model, 3, true));
-                    let found = all_values(&model, &synced.gradients);
-                    assert_equal_within_rounding(&found, &expected);
-                }
-                Err(DdpError::NoSamples) => break,
-                Err(error) => panic!("{error}"),
-            }
-            steps += 1;
-        }
-        ddp.group().barrier().wait().unwrap();
-        steps
+        let (ddp, model, _) = start(group, small_buckets());
+        steps_until_all_end(&ddp, &model)
     });
     assert_eq!(steps, [4, 4, 4]);
 }

@@ -12,11 +12,11 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup, ReductionOrder};
 use everburn_distributed::{ModuleRanks, tensor_parallel};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{
-    Linear, LinearConfig, Randomness, TensorGroup, TensorParallel, TensorRule,
-    checkpointed_forward, parameter_paths, parameter_shards, split_backward,
+    Linear, LinearConfig, Randomness, TensorGroup, TensorRule, checkpointed_forward,
+    parameter_paths, parameter_shards, split_backward,
 };
 
-use super::model::{StepResult, assert_equal, device, gathered, gpt, loss_of, tokens};
+use super::model::{StepResult, assert_equal, cut, device, gathered, gpt, loss_of, tokens};
 use crate::device::ways;
 use crate::parameters::{Named, gradients, parameters};
 use crate::ranks::{separate, threads};
@@ -176,9 +176,7 @@ fn a_decoder_has_the_gradients_of_one_device() {
             (2, Way::Recomputed),
         ] {
             let ranks = threads(groups(world_size), |group| {
-                let model = separate(&whole);
-                let rules = model.tensor_rules();
-                let model = tensor_parallel(model, &rules, &group).unwrap();
+                let model = cut(&whole, &group);
                 assert_eq!(parameter_shards(&model).len(), 2 * (4 * 2 + 2));
                 let found = found(&model, way);
                 // Nothing has failed in secret.
@@ -196,9 +194,7 @@ fn a_decoder_has_the_gradients_of_one_device() {
 fn two_halves_have_the_bits_of_the_whole_on_every_rank() {
     let whole = gpt(Positions::Learned);
     threads(groups(2), |group| {
-        let model = separate(&whole);
-        let rules = model.tensor_rules();
-        let model = tensor_parallel(model, &rules, &group).unwrap();
+        let model = cut(&whole, &group);
         assert_eq!(
             found(&model, Way::Halves).named,
             found(&model, Way::Plain).named
@@ -228,10 +224,7 @@ fn twenty_steps_of_a_decoder_are_those_of_one_device() {
     let expected = train(separate(&whole), Way::Plain, 20);
     for (world_size, way) in [(2, Way::Plain), (4, Way::Plain), (2, Way::Halves)] {
         let ranks = threads(groups(world_size), |group| {
-            let model = separate(&whole);
-            let rules = model.tensor_rules();
-            let model = tensor_parallel(model, &rules, &group).unwrap();
-            train(model, way, 20)
+            train(cut(&whole, &group), way, 20)
         });
         let off = (ranks[0].loss - expected.loss).abs();
         assert!(off <= 1e-4 * expected.loss, "{off} off with {way:?}");
@@ -245,9 +238,7 @@ fn a_model_that_is_cut_validates_like_the_whole() {
     let input = || tokens(2, 1, &Device::flex());
     let expected = whole.valid().forward(input()).into_data();
     threads(groups(3), |group| {
-        let model = separate(&whole);
-        let rules = model.tensor_rules();
-        let model = tensor_parallel(model, &rules, &group).unwrap();
+        let model = cut(&whole, &group);
         let paths = |model: &Gpt| {
             let paths = parameter_paths(model).into_iter();
             paths.map(|parameter| parameter.path).collect::<Vec<_>>()

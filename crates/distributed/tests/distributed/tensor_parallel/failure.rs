@@ -6,16 +6,12 @@ use std::time::Duration;
 use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_distributed::{ModuleRanks, tensor_parallel};
-use everburn_models::gpt::{Gpt, Positions};
+use everburn_models::gpt::Positions;
 use everburn_nn::{LinearConfig, TensorGroup, TensorParallel, TensorRule};
 
-use super::model::{device, gpt, loss_of, tokens};
+use super::model::{cut, device, gpt, loss_of, tokens};
 use crate::device::ways;
 use crate::ranks::{on_ranks, separate, threads};
-
-fn cut(whole: &Gpt, group: &ProcessGroup) -> Gpt {
-    tensor_parallel(separate(whole), &whole.tensor_rules(), group).unwrap()
-}
 
 #[test]
 fn a_rank_that_dies_between_the_passes_is_named() {

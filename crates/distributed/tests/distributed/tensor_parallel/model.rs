@@ -3,10 +3,13 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
 use burn::tensor::TensorData;
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::tensor_parallel;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
-use everburn_nn::{ParameterShard, parameter_shards};
+use everburn_nn::{ParameterShard, TensorParallel, parameter_shards};
 
 use crate::parameters::Named;
+use crate::ranks::separate;
 
 pub const VOCABULARY: usize = 11;
 /// Tokens of a text.
@@ -52,6 +55,11 @@ pub fn drawn<M: Module>(model: M, seed: u64) -> M {
         }
     }
     model.map(&mut Draw(seed))
+}
+
+/// A decoder of its own with the parts of `whole` that are this rank's.
+pub fn cut(whole: &Gpt, group: &ProcessGroup) -> Gpt {
+    tensor_parallel(separate(whole), &whole.tensor_rules(), group).unwrap()
 }
 
 /// Texts, and the tokens that follow.

@@ -91,6 +91,13 @@ impl FolderConfig {
         }
     }
 
+    /// What the data are called where a run is named: the last part of their path.
+    pub(super) fn short_name(&self) -> String {
+        let path = self.name.as_deref().map(Path::new);
+        let last = path.or(self.folder.as_deref()).and_then(Path::file_name);
+        last.map_or("images".to_owned(), |last| last.display().to_string())
+    }
+
     /// Keeps what the data decide, and paths that a run finds from any working directory.
     pub(super) fn keep(&mut self, loaded: &LoadedRgb) -> Result<(), TaskError> {
         self.classes.clone_from(&loaded.classes);
@@ -132,5 +139,25 @@ mod tests {
             named("photos").request().is_ok(),
             "a folder that may be anywhere"
         );
+    }
+
+    #[test]
+    fn the_folder_names_the_data_by_its_last_part() {
+        let data = |name: Option<&str>, folder: Option<&str>| FolderConfig {
+            name: name.map(str::to_owned),
+            folder: folder.map(PathBuf::from),
+            ..FolderConfig::default()
+        };
+        assert_eq!(
+            data(Some("/home/me/flowers/"), None).short_name(),
+            "flowers"
+        );
+        assert_eq!(data(None, Some("/data/birds")).short_name(), "birds");
+        let shards = "https://host.org/cats/shards-{000..003}.tar";
+        assert_eq!(
+            data(Some(shards), None).short_name(),
+            "shards-{000..003}.tar"
+        );
+        assert_eq!(data(None, Some("/")).short_name(), "images");
     }
 }

@@ -17,7 +17,7 @@ fn detect(groups: &[Variables<'_>]) -> Result<Option<RankEnvironment>, String> {
     RankEnvironment::detect(lookup(&all)).map_err(|error| error.to_string())
 }
 
-/// The rank that these make of a process which knows a secret.
+/// The rank that these make of a process with a secret.
 fn rank_of(groups: &[Variables<'_>]) -> RankEnvironment {
     let groups = [&[TOKEN], groups].concat();
     let found = detect(&groups).unwrap_or_else(|error| panic!("{groups:?}: {error}"));

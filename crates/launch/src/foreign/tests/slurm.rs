@@ -115,6 +115,14 @@ fn a_step_on_one_node_meets_on_loopback() {
 }
 
 #[test]
+fn a_rank_of_srun_has_its_place_unless_tasks_are_numbered_across_nodes() {
+    let rank = rank_of(&[STEP]);
+    assert_eq!(rank.place_by_slurm(None), Some((1, 2)));
+    assert_eq!(rank.place_by_slurm(Some("block:cyclic")), Some((1, 2)));
+    assert_eq!(rank.place_by_slurm(Some("cyclic")), None);
+}
+
+#[test]
 fn what_the_user_sets_wins_over_what_is_derived() {
     let given = [
         ("MASTER_ADDR", "127.0.0.1"),

@@ -109,7 +109,7 @@ fn a_rank_that_was_refused_is_named_on_the_other_machines() {
 fn the_store_serves_other_machines_though_no_rank_is_left_on_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let (mut launcher, store) = machine_0_without_ranks(folder.path());
-    // The others' machines have succeeded; this one cannot know.
+    // The others' machines have succeeded; this one has no report of it.
     MembershipCoordinator::new(store).finish().unwrap();
     assert_eq!(launcher.wait().code(), Some(2));
     let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();

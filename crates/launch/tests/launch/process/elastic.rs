@@ -11,7 +11,7 @@ use everburn_launch::{ElasticLaunch, RankEnvironment, ReportKind};
 pub const MIN: &str = "TEST_ELASTIC_MIN";
 pub const BACKOFF: &str = "TEST_ELASTIC_BACKOFF";
 
-/// What the launcher's process was told about it.
+/// The arguments of the launcher's process.
 pub fn from_environment(ranks: usize) -> Option<ElasticLaunch> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let min = usize::try_from(number(MIN)?).unwrap();

@@ -134,3 +134,53 @@ fn silence_is_seen_before_anybody_has_judged() {
     state.take(&Update::Live(live), 5);
     assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
 }
+
+#[test]
+fn the_age_of_a_file_that_cannot_be_written_is_no_silence_of_its_ranks() {
+    let rank = |rank, silent_seconds| LiveRank {
+        rank,
+        silent_seconds,
+        ..LiveRank::default()
+    };
+    let silences = |unwritable: Option<&str>| {
+        let mut state = RunState::default();
+        let live = everburn_record::Live {
+            unix_time_ms: 1_000,
+            phase: everburn_record::Phase::Training,
+            ranks: vec![rank(0, None), rank(1, Some(6.0))],
+            unwritable: unwritable.map(str::to_owned),
+            ..everburn_record::Live::default()
+        };
+        state.take(&Update::Live(live), 18_000);
+        let ranks = state.ranks().into_iter();
+        ranks.map(|rank| rank.silent_seconds).collect::<Vec<_>>()
+    };
+    assert_eq!(silences(None), [Some(17.0), Some(23.0)]);
+    assert_eq!(silences(Some("it is full")), [None, Some(6.0)]);
+}
+
+#[test]
+fn a_step_that_only_a_heartbeat_has_named_is_known_as_such() {
+    let mut state = RunState::default();
+    state.take(&line(20, 5, &[(0, 0.5), (1, 0.5), (2, 0.5)]), 5);
+    let rank = |(rank, step)| LiveRank {
+        rank,
+        step: Some(step),
+        ..LiveRank::default()
+    };
+    let live = everburn_record::Live {
+        step: 23,
+        ranks: [(0, 23), (1, 24), (2, 19)].map(rank).to_vec(),
+        ..everburn_record::Live::default()
+    };
+    state.take(&Update::Live(live), 5);
+    let steps = |state: &RunState| {
+        let ranks = state.ranks();
+        let steps = ranks.iter().map(|it| (it.step, it.step_by_heartbeat));
+        steps.collect::<Vec<_>>()
+    };
+    let expected = [(Some(23), false), (Some(24), true), (Some(20), false)];
+    assert_eq!(steps(&state), expected);
+    state.take(&Update::Report(serde_json::json!({})), 6);
+    assert!(steps(&state).iter().all(|(_, by_heartbeat)| !by_heartbeat));
+}

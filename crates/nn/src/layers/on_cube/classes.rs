@@ -107,7 +107,7 @@ fn largest<F: Float, I: Int>(
         class += threads;
     }
     let of_row = largest_of_cube(highest, threads);
-    // The first of those that are equal, and of a row of nothing but the lowest.
+    // The first of equal ones, and of a row of nothing but the lowest.
     let mut first = f32::cast_from(at);
     if highest < of_row {
         first = f32::new(-LOWEST);

@@ -29,7 +29,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Those of a tensor, which is copied if its rows do not lie in order.
+    /// Those of a tensor, which is copied if its rows are not in order.
     pub(super) fn of(tensor: CubeTensor) -> Self {
         let tensor = untile(tensor);
         let in_order = has_pitched_row_major_strides(tensor.meta.shape(), tensor.meta.strides());

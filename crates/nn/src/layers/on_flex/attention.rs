@@ -7,7 +7,7 @@ use super::products::matrices_of;
 use super::tensors::{Tensor, attempt, contiguous, float, values};
 use crate::layers::buffers::take;
 
-/// Of queries, keys and values, wherever their numbers lie. What is kept is `[B, heads, T]`.
+/// Of queries, keys and values, wherever their numbers are. What is kept is `[B, heads, T]`.
 pub(super) fn causal_attention(given: [&Tensor; 3], scale: f64) -> Option<(Tensor, Tensor)> {
     let [batch, heads, tokens, width] = given[0].shape().dims();
     let matrices = matrices_of(given)?;
@@ -22,7 +22,7 @@ pub(super) fn causal_attention(given: [&Tensor; 3], scale: f64) -> Option<(Tenso
     })
 }
 
-/// With the output, what was kept and the gradient. The numbers of a token lie side by side, as the layers
+/// With the output, what was kept and the gradient. The numbers of a token are side by side, as the layers
 /// before the attention take them.
 pub(super) fn causal_attention_gradients(
     given: [&Tensor; 3],

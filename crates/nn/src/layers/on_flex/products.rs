@@ -84,7 +84,7 @@ pub(super) fn column_sums(input: &Tensor) -> Option<Tensor> {
     })
 }
 
-/// The transposed left factor times the gradient; where the right factor lies column after column, so does the
+/// The transposed left factor times the gradient; where the right factor is in memory column after column, so does the
 /// result, which takes no copy to be added to what else its parameter has.
 pub(super) fn multiply_right_gradient(
     left: &Tensor,

@@ -26,7 +26,7 @@ pub(super) fn float(values: Vec<f32>, shape: impl Into<Shape>, beside: &Tensor) 
     Flex::float_from_data(data, &beside.device())
 }
 
-/// What a kernel makes of shapes that it knows; with others Burn's own operation has its say.
+/// The output of a kernel where it takes the shapes; else Burn's own operation computes.
 pub(super) fn attempt<R>(kernel: impl FnOnce() -> Result<R, KernelError>) -> Option<R> {
     kernel().ok()
 }

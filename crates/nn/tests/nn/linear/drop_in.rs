@@ -1,54 +1,12 @@
-//! Ours is Burn's for all who use it.
+//! Layouts, inputs of any rank and copies; `mirror` has what ours and Burn's share in a model.
 
 use burn::module::Module;
 use burn::nn::LinearLayout;
 use burn::prelude::*;
 use burn::store::ModuleRecord;
-use everburn_nn::{Linear, LinearConfig, parameter_paths};
+use everburn_nn::{Linear, LinearConfig};
 
 use crate::numbers::{all_gradients, assert_close, tensor, values};
-
-#[derive(Module, Debug)]
-struct Ours {
-    first: Linear,
-    last: Option<Linear>,
-}
-
-#[derive(Module, Debug)]
-struct Burns {
-    first: nn::Linear,
-    last: Option<nn::Linear>,
-}
-
-impl Ours {
-    fn new(layout: LinearLayout, device: &Device) -> Self {
-        let last = LinearConfig::new(4, 2).with_bias(false).init(device);
-        Self {
-            first: LinearConfig::new(3, 4).with_layout(layout).init(device),
-            last: Some(last),
-        }
-    }
-
-    fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        let hidden = self.first.forward(input).tanh();
-        self.last.as_ref().unwrap().forward(hidden)
-    }
-}
-
-impl Burns {
-    fn new(layout: LinearLayout, device: &Device) -> Self {
-        let linear = nn::LinearConfig::new;
-        Self {
-            first: linear(3, 4).with_layout(layout).init(device),
-            last: Some(linear(4, 2).with_bias(false).init(device)),
-        }
-    }
-
-    fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        let hidden = self.first.forward(input).tanh();
-        self.last.as_ref().unwrap().forward(hidden)
-    }
-}
 
 /// The output, and the gradients of input and parameters.
 fn step<M: Module, const D: usize>(
@@ -66,65 +24,46 @@ fn step<M: Module, const D: usize>(
     all
 }
 
+/// Both compute the same with an input of this shape.
 #[track_caller]
-fn same(ours: &[Vec<f32>], theirs: &[Vec<f32>]) {
+fn same<const D: usize>(ours: &Linear, burns: &nn::Linear, shape: [usize; D]) {
+    let ours = step(ours, shape, Linear::forward);
+    let theirs = step(burns, shape, nn::Linear::forward);
     assert_eq!(ours.len(), theirs.len());
-    for (ours, theirs) in ours.iter().zip(theirs) {
+    for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_close(ours, theirs);
     }
 }
 
-fn bytes<M: Module>(model: M) -> burn::tensor::Bytes {
-    model.into_record().into_bytes().unwrap()
+fn record<M: Module>(model: &M) -> ModuleRecord {
+    let bytes = model.clone().into_record().into_bytes().unwrap();
+    ModuleRecord::from_bytes(bytes).unwrap()
 }
 
 #[test]
-fn records_load_both_ways_and_compute_the_same() {
+fn records_of_both_layouts_load_both_ways_and_compute_the_same() {
     let device = Device::flex().autodiff();
     for layout in [LinearLayout::Row, LinearLayout::Col] {
-        let ours = Ours::new(layout, &device);
-        let record = ModuleRecord::from_bytes(bytes(ours.clone())).unwrap();
-        let burns = Burns::new(layout, &device).load_record(record);
-        let record = ModuleRecord::from_bytes(bytes(burns.clone())).unwrap();
-        let again = Ours::new(layout, &device).load_record(record);
+        let new = || LinearConfig::new(3, 4).with_layout(layout).init(&device);
+        let ours = new();
+        let burns = nn::LinearConfig::new(3, 4).with_layout(layout);
+        let burns = burns.init(&device).load_record(record(&ours));
+        let again = new().load_record(record(&burns));
         for model in [ours, again] {
-            same(
-                &step(&model, [5, 3], Ours::forward),
-                &step(&burns, [5, 3], Burns::forward),
-            );
-            same(
-                &step(&model, [2, 7, 3], Ours::forward),
-                &step(&burns, [2, 7, 3], Burns::forward),
-            );
-            same(
-                &step(&model, [3], Ours::forward),
-                &step(&burns, [3], Burns::forward),
-            );
+            same(&model, &burns, [5, 3]);
+            same(&model, &burns, [2, 7, 3]);
+            same(&model, &burns, [3]);
         }
     }
 }
 
 #[test]
-fn paths_and_descriptions_are_burns() {
-    let device = Device::flex();
-    let ours = Ours::new(LinearLayout::Row, &device);
-    let burns = Burns::new(LinearLayout::Row, &device);
-    assert_eq!(parameter_paths(&ours), parameter_paths(&burns));
-    assert_eq!(ours.num_params(), burns.num_params());
-    assert_eq!(ours.first.to_string(), burns.first.to_string());
-    assert_eq!(
-        LinearConfig::new(3, 4).to_string(),
-        nn::LinearConfig::new(3, 4).to_string()
-    );
-}
-
-#[test]
-fn copies_of_all_kinds_stay_ours() {
+fn copies_of_all_kinds_compute_the_same() {
     let device = Device::flex().autodiff();
-    let model = Ours::new(LinearLayout::Row, &device);
+    let model: Linear = LinearConfig::new(3, 4).init(&device);
     let input = || tensor::<2>(2, [5, 3], &Device::flex());
     let expected = values(model.valid().forward(input()));
-    let same = |model: Ours| assert_eq!(values(model.valid().forward(input())), expected);
+    let same = |model: Linear| assert_eq!(values(model.valid().forward(input())), expected);
     same(model.clone());
     same(model.valid().train());
     same(model.clone().fork(&device));

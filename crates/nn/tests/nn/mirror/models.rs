@@ -9,7 +9,10 @@ use super::{nn, tensor};
 use nn::attention::generate_padding_mask;
 use nn::conv::{Conv2d, Conv2dConfig};
 use nn::loss::CrossEntropyLossConfig;
-use nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig};
+use nn::pool::{
+    AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig, MaxPool2d,
+    MaxPool2dConfig,
+};
 use nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
 use nn::{
     BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, Linear,
@@ -209,6 +212,8 @@ pub struct ResNet {
     pool: MaxPool2d,
     blocks: Vec<ResidualBlock>,
     norm: nn::norm::Normalization,
+    grouped: Conv2d,
+    smooth: AvgPool2d,
     mean: AdaptiveAvgPool2d,
     head: Linear,
 }
@@ -230,6 +235,11 @@ impl Trains for ResNet {
             norm: nn::norm::NormalizationConfig::from(BatchNormConfig::new(0))
                 .with_num_features(8)
                 .init(device),
+            grouped: Conv2dConfig::new([8, 8], [2, 2])
+                .with_groups(4)
+                .with_padding(PaddingConfig2d::Same)
+                .init(device),
+            smooth: AvgPool2dConfig::new([2, 2]).with_strides([1, 1]).init(),
             mean: AdaptiveAvgPool2dConfig::new([1, 1]).init(),
             head: LinearConfig::new(8, 5).init(device),
         }
@@ -242,7 +252,8 @@ impl Trains for ResNet {
         for block in &self.blocks {
             x = block.forward(x);
         }
-        let x = self.mean.forward(relu(self.norm.forward(x)));
+        let x = self.grouped.forward(relu(self.norm.forward(x)));
+        let x = self.mean.forward(self.smooth.forward(x));
         let output = self.head.forward(x.flatten::<2>(1, 3));
         nn::loss::CrossEntropyLoss::new(None, device).forward(output, labels(8, 5, device))
     }

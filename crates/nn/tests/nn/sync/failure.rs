@@ -79,7 +79,7 @@ fn layers_of_equal_size_in_another_order_are_found_by_all_ranks() {
         let device = Device::flex().autodiff();
         let model = attached(Two::new(&device), &group);
         let input = tensor::<2>(group.rank() as u64, [4, 3], &device);
-        // The lengths agree; only the places tell.
+        // The lengths agree; only the places differ.
         let layer = if group.rank() == 2 {
             &model.second
         } else {

@@ -1,5 +1,7 @@
 //! Tests of `adapter`.
 
+use everburn_tests::AssertContains;
+
 use super::*;
 use crate::checkpoint::state_dict::TensorSource;
 
@@ -87,29 +89,22 @@ fn factors_come_back_from_a_file_and_damaged_ones_are_refused() {
     let [a, b] = pair;
     let named = |end: &str, data: &TensorData| (format!("a.weight{end}"), data.clone());
     let alone = Adapter::of_named(vec![named(ENDS[0], &a)]).unwrap_err();
-    assert!(
-        alone.contains("a.weight.lora.a is not one of two"),
-        "{alone}"
-    );
+    alone.assert_contains(["a.weight.lora.a is not one of two"]);
     let alone = Adapter::of_named(vec![named(ENDS[1], &a)]).unwrap_err();
     assert!(alone.contains("a.weight.lora.b"), "{alone}");
     let unlike = vec![named(ENDS[0], &b), named(ENDS[1], &b)];
     let unlike = Adapter::of_named(unlike).unwrap_err();
     assert!(unlike.contains("[2, 4] and [2, 4]"), "{unlike}");
     let none = Adapter::default().peft(&lora(), &StateDictLayout::default(), None, None);
-    assert!(
-        none.unwrap_err()
-            .to_string()
-            .contains("there are no factors")
-    );
+    none.unwrap_err()
+        .to_string()
+        .assert_contains(["there are no factors"]);
     let embedding = Adapter {
         factors: [("wte.weight".to_string(), [a, b])].into(),
     };
     let error = embedding.peft(&lora(), &StateDictLayout::default(), None, None);
-    assert!(
-        error
-            .unwrap_err()
-            .to_string()
-            .contains("not a linear layer")
-    );
+    error
+        .unwrap_err()
+        .to_string()
+        .assert_contains(["not a linear layer"]);
 }

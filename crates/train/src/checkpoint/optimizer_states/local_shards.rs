@@ -158,6 +158,8 @@ fn not_elementwise(name: &str) -> TrainError {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::*;
 
     fn state(tensors: &[(&str, TensorData)], dimensions: u64) -> Vec<u8> {
@@ -203,10 +205,9 @@ mod tests {
         let shapes = Shapes::from([(7, vec![2, 2])]);
         let row = state(&[("7.row", TensorData::from([1.0f32]))], 1);
         let error = full_state_of(vec![row.clone(), row], &shapes).unwrap_err();
-        assert!(
-            error.to_string().contains("without `training.ddp.shard`"),
-            "{error}"
-        );
+        error
+            .to_string()
+            .assert_contains(["without `training.ddp.shard`"]);
         let shard = state(&[("7.moment", TensorData::from([1.0f32, 2.0]))], 1);
         let error = full_state_of(vec![shard, state(&[], 1)], &shapes).unwrap_err();
         assert!(error.to_string().contains("from rank 1"), "{error}");

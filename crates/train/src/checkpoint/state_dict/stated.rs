@@ -191,23 +191,6 @@ fn shapes_by_name(
 ///
 /// # Errors
 /// [`TrainError::File`] if the file cannot be read.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use burn::nn::LinearConfig;
-/// use burn::prelude::*;
-/// use everburn::train::{ShownBy, StateDictLayout, StatedSize, save_state_dict, shown_sizes};
-///
-/// const SIZES: &[StatedSize] = &[StatedSize::new("/inputs", ShownBy::Dimension("weight", 1))];
-/// let folder = tempfile::tempdir().unwrap();
-/// let path = folder.path().join("weights.pt");
-/// save_state_dict(&LinearConfig::new(3, 2).init(&Device::flex()), 0, &path).unwrap();
-/// let layout = StateDictLayout {
-///     sizes: SIZES,
-///     ..StateDictLayout::default()
-/// };
-/// assert_eq!(shown_sizes(&path, &layout).unwrap(), [("/inputs", 3)]);
-/// ```
 pub fn shown_sizes(
     path: &Path,
     layout: &StateDictLayout,

@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn numbers_of_the_progress_keep_their_bits() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let (_folder, checkpoints) = keeping(2);
     for seed in 0..2_000_u64 {
         // Any bits of a number of ordinary size.
         let mixed = crate::seeds::mix(seed) >> 12;
@@ -98,46 +97,53 @@ fn a_resume_on_fewer_samples_says_that_the_data_have_changed() {
     assert!(other.fits(&other).is_ok());
 }
 
-#[test]
-fn a_test_set_of_its_own_is_new_to_a_run_that_learnt_from_other_files() {
-    let progress = Progress {
-        data: "a t".to_owned(),
-        earlier_data: vec![String::new(), "b t v".to_owned()],
-        ..Progress::default()
-    };
-    assert!(!progress.has_learnt_from_others("a t", "t"));
-    assert!(!progress.has_learnt_from_others("c t", "t"));
-    assert!(
-        progress.has_learnt_from_others("c t", ""),
-        "the test is a part of all"
-    );
-    assert!(progress.has_learnt_from_others("a u", "u"), "another test");
-    // The folder `t` was learnt from, and is one for tests now.
-    let data = "t u".to_owned();
-    let moved = Progress {
-        data,
-        ..Progress::default()
-    };
-    assert!(moved.has_learnt_from_others("u t", "t"));
+/// The fingerprint of data with these sets; the test set is a part of all where it has none.
+fn data(train: &str, test: &str) -> DataFingerprint {
+    DataFingerprint {
+        all: format!("{train} {test}"),
+        train: train.to_owned(),
+        test: test.to_owned(),
+    }
 }
 
 #[test]
-fn a_set_that_a_run_learnt_from_is_found_by_its_place_in_the_fingerprint() {
+fn a_test_set_of_its_own_is_new_to_a_run_that_learnt_from_other_files() {
     let progress = Progress {
-        data: "a t v".to_owned(),
-        earlier_data: vec!["b in proportion t".to_owned()],
+        data: data("a", "t"),
+        earlier_data: vec![DataFingerprint::default(), data("b", "t")],
         ..Progress::default()
     };
-    for (data, test, expected) in [
-        ("a a", "a", true),
-        ("b in proportion b", "b", true),
-        // The test and the validation set, and what is not known.
-        ("t t", "t", false),
-        ("v v", "v", false),
-        ("a t v", "t", false),
-        ("c c", "c", false),
+    assert!(!progress.has_learnt_from_others(&data("a", "t")));
+    assert!(!progress.has_learnt_from_others(&data("c", "t")));
+    let part_of_all = data("c", "");
+    assert!(progress.has_learnt_from_others(&part_of_all));
+    let another_test = data("a", "u");
+    assert!(progress.has_learnt_from_others(&another_test));
+    // The folder `t` was learnt from, and is one for tests now.
+    let moved = Progress {
+        data: data("t", "u"),
+        ..Progress::default()
+    };
+    assert!(moved.has_learnt_from_others(&data("u", "t")));
+}
+
+#[test]
+fn a_set_that_a_run_learnt_from_is_found_by_its_fingerprint() {
+    let progress = Progress {
+        data: data("a", "t"),
+        earlier_data: vec![data("b", "t")],
+        ..Progress::default()
+    };
+    for (train, test, expected) in [
+        ("a", "a", true),
+        ("b", "b", true),
+        // The test set, and what is not known.
+        ("t", "t", false),
+        ("a", "t", false),
+        ("c", "c", false),
         ("a", "", false),
     ] {
-        assert_eq!(progress.has_learnt_from(data, test), expected, "{data}");
+        let found = progress.has_learnt_from(&data(train, test));
+        assert_eq!(found, expected, "{train} {test}");
     }
 }

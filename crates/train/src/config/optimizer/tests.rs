@@ -5,6 +5,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
+use everburn_tests::AssertContains;
 
 use super::*;
 
@@ -128,12 +129,9 @@ fn what_an_optimizer_has_not_is_refused_by_name() {
     let unknown = toml::from_str::<OptimizerConfig>("kind = 'sgd'\nmomentums = 0.9");
     assert!(unknown.unwrap_err().to_string().contains("momentums"));
     let alone = parsed("kind = 'sgd'\nnesterov = true").check().unwrap_err();
-    assert!(
-        alone
-            .to_string()
-            .contains("add `training.optimizer.momentum = 0.9`"),
-        "{alone}"
-    );
+    alone
+        .to_string()
+        .assert_contains(["add `training.optimizer.momentum = 0.9`"]);
 }
 
 #[test]

@@ -102,8 +102,7 @@ fn what_is_frozen_needs_no_gradient_and_a_norm_of_it_takes_its_running_statistic
 #[test]
 fn groups_that_match_or_say_nothing_are_refused_by_name() {
     let error = refused("[[groups]]\nmatch = 'heat.*'\nfrozen = true\n");
-    assert!(error.contains("`match = \"heat.*\"`"), "{error}");
-    assert!(error.contains("the nearest is `head."), "{error}");
+    error.assert_contains(["`match = \"heat.*\"`", "the nearest is `head."]);
     let error = refused("[[groups]]\nmatch = ['head.*', 'tail']\nfrozen = true\n");
     assert!(error.contains("\"tail\""), "{error}");
     let error = refused("[[groups]]\nmatch = 'head.*'\n");

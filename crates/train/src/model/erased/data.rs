@@ -105,7 +105,6 @@ where
         }),
         name: data.name.clone(),
         fingerprint: data.fingerprint.clone(),
-        test_fingerprint: data.test_fingerprint.clone(),
         origin: data.origin.clone(),
     }
 }

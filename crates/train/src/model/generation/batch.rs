@@ -82,6 +82,8 @@ impl Generation {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::AssertContains;
+
     use super::super::whole_text;
     use super::*;
 
@@ -119,11 +121,9 @@ mod tests {
         let prompts = [vec![1], vec![]];
         let empty =
             Generation::default().draw_batch(&prompts, 4, score(), &Device::flex(), |_, _| true);
-        assert!(
-            empty
-                .unwrap_err()
-                .to_string()
-                .contains("at least one token")
-        );
+        empty
+            .unwrap_err()
+            .to_string()
+            .assert_contains(["at least one token"]);
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use everburn_collectives::store::HashStore;
 use everburn_train::TrainingConfig;
 
 use super::{Job, SLOW, config, failed, folder, hashes, images, undisturbed_by};
@@ -18,13 +17,7 @@ fn ranks_that_are_left_measure_anew_and_the_bits_stay_the_same() {
     };
     let (expected, _) = undisturbed_by(config.clone());
     let folder = folder();
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder: folder.path(),
-        range: (2, 3),
-        config,
-        exchange: None,
-    };
+    let job = Job::new(&folder, (2, 3), config);
     // With 6 shards on 3 ranks, and then 3, 2 and 1 of them, it is at this reading in step 23.
     let (lost, fails_at) = (1, 140);
     let reads: [Arc<AtomicUsize>; 3] = Default::default();

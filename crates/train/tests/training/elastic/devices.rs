@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{GradientBackend, Waits};
 use everburn_nccl_fake::FakeCluster;
-use everburn_train::{Trainer, TrainingConfig};
+use everburn_train::TrainingConfig;
 
 use super::{Job, config, failed, folder, model, sound};
 use crate::devices::connector;
+use crate::harness::ranks::alone;
 
 /// Without logical shards, which are added up in host memory.
 fn plain() -> TrainingConfig {
@@ -23,22 +22,17 @@ fn plain() -> TrainingConfig {
 #[test]
 fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
     let alone = {
-        let group = ProcessGroup::alone(GroupOptions::default());
-        let trainer = Trainer::new(plain(), group);
+        let trainer = alone(plain());
         let (_, report) = trainer.fit(model(), &sound()).unwrap();
         report.test_loss.unwrap()
     };
     for (failing, fails_at) in [(2, 1), (1, 9), (0, 20)] {
         let cluster = Arc::new(FakeCluster::new(3));
-        let store: SharedStore = Arc::new(HashStore::new());
         let exchange = |slot| connector(&cluster, slot, GradientBackend::Auto, Waits::Host);
         let folder = folder();
         let job = Job {
-            store,
-            folder: folder.path(),
-            range: (2, 3),
-            config: plain(),
             exchange: Some(&exchange),
+            ..Job::new(&folder, (2, 3), plain())
         };
         let results = job.three_ranks(failing, fails_at);
         for (slot, result) in results.iter().enumerate() {

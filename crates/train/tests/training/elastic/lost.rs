@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_collectives::store::HashStore;
 use everburn_models::mlp::Mlp;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
 use everburn_train::{
@@ -74,13 +73,7 @@ fn model_that_tells(loaded: Arc<dyn Fn() + Send + Sync>) -> Classifier<Mlp, 4> {
 fn who_was_just_given_the_state_has_it_though_its_giver_is_lost_at_once() {
     let (expected, _) = undisturbed();
     let folder = folder();
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder: folder.path(),
-        range: (1, 2),
-        config: config(),
-        exchange: None,
-    };
+    let job = Job::new(&folder, (1, 2), config());
     let store = job.store.clone();
     // Rank 0 is alone in the second step, in which it waits for the newcomer.
     let wait = move |read: usize| {
@@ -133,7 +126,7 @@ fn who_was_just_given_the_state_has_it_though_its_giver_is_lost_at_once() {
 /// Trains two ranks that lose each other in the first step of the second epoch, while the checkpoint of the
 /// first cannot be written; where `mended`, the disk is well again before they meet anew.
 fn lose_a_checkpoint(
-    folder: &Path,
+    folder: &tempfile::TempDir,
     policy: OnCheckpointFailure,
     mended: bool,
 ) -> [Result<TrainingReport, TrainError>; 2] {
@@ -142,15 +135,9 @@ fn lose_a_checkpoint(
         keep_checkpoints: 9,
         ..config()
     };
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder,
-        range: (2, 2),
-        config,
-        exchange: None,
-    };
-    let checkpoints = folder.join("checkpoints");
-    let events = folder.join("events.jsonl");
+    let job = Job::new(folder, (2, 2), config);
+    let checkpoints = job.folder.join("checkpoints");
+    let events = job.folder.join("events.jsonl");
     std::thread::scope(|scope| {
         let (job, checkpoints, events) = (&job, &checkpoints, &events);
         let ranks = [0, 1].map(|slot| {
@@ -206,7 +193,7 @@ fn wait_for_event(events: &Path, kind: &str) {
 fn a_checkpoint_that_was_due_is_made_up_for_in_the_next_group() {
     let (expected, _) = undisturbed();
     let folder = folder();
-    let results = lose_a_checkpoint(folder.path(), OnCheckpointFailure::Continue, true);
+    let results = lose_a_checkpoint(&folder, OnCheckpointFailure::Continue, true);
     for result in results {
         result.unwrap();
     }
@@ -225,7 +212,7 @@ fn a_checkpoint_that_was_due_is_made_up_for_in_the_next_group() {
 #[test]
 fn a_checkpoint_that_failed_before_ranks_were_lost_stops_the_training_that_asks_for_it() {
     let folder = folder();
-    let [first, second] = lose_a_checkpoint(folder.path(), OnCheckpointFailure::Stop, false);
+    let [first, second] = lose_a_checkpoint(&folder, OnCheckpointFailure::Stop, false);
     assert!(failed(&first).contains("a file is in the way"), "{first:?}");
     assert!(second.is_err());
     // Those of the first epoch: no step was made in the next group.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
 use everburn_collectives::elastic::{ElasticOptions, Membership, MembershipCoordinator};
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::group::GroupOptions;
 use everburn_collectives::heartbeat::HeartbeatOptions;
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_datasets::ImageItem;
@@ -31,6 +31,7 @@ use everburn_train::{
 
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::drawn;
+use crate::harness::ranks::alone;
 use crate::harness::run::run_directory;
 
 /// No test waits as long as this.
@@ -127,10 +128,9 @@ fn undisturbed() -> (Vec<String>, Vec<(String, u64, String)>) {
 
 fn undisturbed_by(config: TrainingConfig) -> (Vec<String>, Vec<(String, u64, String)>) {
     let folder = tempfile::tempdir().unwrap();
-    let group = ProcessGroup::alone(GroupOptions::default());
     let trainer = Trainer {
         run: Some(RunDirectory::create(folder.path()).unwrap()),
-        ..Trainer::new(config, group)
+        ..alone(config)
     };
     trainer.fit(model(), &sound()).unwrap();
     (hashes(folder.path()), metrics_without_times(folder.path()))
@@ -150,7 +150,17 @@ struct Job<'a> {
 /// What a rank's groups are put into.
 type Around<'a> = &'a dyn Fn(ElasticGroup) -> Arc<dyn Regroup>;
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    fn new(folder: &'a tempfile::TempDir, range: (usize, usize), config: TrainingConfig) -> Self {
+        Self {
+            store: Arc::new(HashStore::new()),
+            folder: folder.path(),
+            range,
+            config,
+            exchange: None,
+        }
+    }
+
     fn options(&self, slot: usize, incarnation: u64) -> ElasticOptions {
         let (min, max) = self.range;
         ElasticOptions {
@@ -254,13 +264,7 @@ fn the_others_go_on_without_a_rank_that_fails_whichever_it_is() {
     // A rank reads a third of each batch: the first step, one in the middle, and one of another epoch.
     for (failing, fails_at) in [(2, 1), (1, 9), (0, 9), (0, 20)] {
         let folder = folder();
-        let job = Job {
-            store: Arc::new(HashStore::new()),
-            folder: folder.path(),
-            range: (2, 3),
-            config: config(),
-            exchange: None,
-        };
+        let job = Job::new(&folder, (2, 3), config());
         let results = job.three_ranks(failing, fails_at);
         for (slot, result) in results.iter().enumerate() {
             match slot == failing {
@@ -285,15 +289,13 @@ fn a_rank_0_that_comes_back_learns_what_the_others_know() {
 }
 
 /// Trains three ranks, of which the one of `slot` is lost and comes back. Returns the reports of the others and of that one.
-fn lost_and_back(slot: usize, config: TrainingConfig, folder: &Path) -> [TrainingReport; 3] {
-    let store: SharedStore = Arc::new(HashStore::new());
-    let job = Job {
-        store: store.clone(),
-        folder,
-        range: (2, 3),
-        config,
-        exchange: None,
-    };
+fn lost_and_back(
+    slot: usize,
+    config: TrainingConfig,
+    folder: &tempfile::TempDir,
+) -> [TrainingReport; 3] {
+    let job = Job::new(folder, (2, 3), config);
+    let store = job.store.clone();
     let [waits, other] = others_of(slot);
     // The first rank does not read on in the second epoch before the newcomer waits.
     let joined = format!("everburn/elastic/3/joined/{slot}");
@@ -334,7 +336,7 @@ fn others_of(slot: usize) -> [usize; 2] {
 fn comes_back(slot: usize) {
     let (expected, _) = undisturbed();
     let folder = folder();
-    let reports = lost_and_back(slot, config(), folder.path());
+    let reports = lost_and_back(slot, config(), &folder);
     for report in &reports {
         assert_eq!(report.world_size, 3);
         assert_eq!(report.test_loss, reports[0].test_loss);
@@ -355,24 +357,17 @@ fn comes_back(slot: usize) {
 fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
     let (expected, _) = undisturbed();
     let folder = folder();
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder: folder.path(),
-        range: (3, 3),
-        config: config(),
-        exchange: None,
-    };
+    let job = Job::new(&folder, (3, 3), config());
     let results = job.three_ranks(1, 9);
     for slot in [0, 2] {
         let error = failed(&results[slot]);
         assert!(error.contains("cannot continue"), "{error}");
         error.assert_contains(["`Trainer::resume` continues from it"]);
     }
-    let group = ProcessGroup::alone(GroupOptions::default());
     let trainer = Trainer {
         run: Some(RunDirectory::open(folder.path()).unwrap()),
         resume: true,
-        ..Trainer::new(config(), group)
+        ..alone(config())
     };
     trainer.fit(model(), &sound()).unwrap();
     assert_eq!(hashes(folder.path()), expected);

@@ -12,13 +12,7 @@ fn a_training_that_diverges_is_noted_once_for_all_ranks() {
     let folder = folder();
     let mut config = config();
     config.optimizer.learning_rate = 1e4;
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder: folder.path(),
-        range: (3, 3),
-        config,
-        exchange: None,
-    };
+    let job = Job::new(&folder, (3, 3), config);
     for result in job.three_ranks(0, usize::MAX) {
         result.unwrap();
     }
@@ -45,13 +39,7 @@ impl Batcher<ImageItem, LabeledBatch<4>> for InkIsNan {
 #[test]
 fn a_sample_of_the_test_is_named_whose_loss_is_nan() {
     let folder = folder();
-    let job = Job {
-        store: Arc::new(HashStore::new()),
-        folder: folder.path(),
-        range: (2, 2),
-        config: config(),
-        exchange: None,
-    };
+    let job = Job::new(&folder, (2, 2), config());
     let data = || {
         let data = sound();
         let test = (0..data.test.len()).map(|number| data.test.get(number).unwrap());
@@ -71,10 +59,8 @@ fn a_sample_of_the_test_is_named_whose_loss_is_nan() {
         ranks.map(|rank| rank.join().unwrap())
     });
     for error in &errors {
-        assert!(
-            error.starts_with("the test loss is NaN after step 9"),
-            "{error}"
-        );
+        let start = "the test loss is NaN after step 9";
+        assert!(error.starts_with(start), "{error}");
     }
     // The rank that ends first may have the finding alone.
     let named = "the input of sample 7 of the test, which rank";

@@ -1,27 +1,22 @@
 //! Ranks that take steps by themselves, some of which are lost, or come, between two outer steps.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use everburn_collectives::store::HashStore;
-use everburn_distributed::{OuterCompression, OuterConfig};
+use everburn_distributed::OuterCompression;
 use everburn_train::{TrainingConfig, TrainingReport};
 
 use super::{Job, failed, folder, lost_and_back};
+use crate::harness::config::changed;
 use crate::harness::run::step_lines;
 
 /// Rounds of two steps and of one: an epoch has three.
 fn config(compression: OuterCompression) -> TrainingConfig {
-    TrainingConfig {
-        sync: "every=2".parse().unwrap(),
-        outer: OuterConfig {
-            compression,
-            ..OuterConfig::default()
-        },
-        virtual_ranks: None,
-        hash_every: None,
-        ..super::config()
-    }
+    changed(super::config(), |config| {
+        config.sync = "every=2".parse().unwrap();
+        config.outer.compression = compression;
+        config.virtual_ranks = None;
+        config.hash_every = None;
+    })
 }
 
 /// Checks that each of all nine steps was told of once; how many samples they had.
@@ -60,13 +55,7 @@ fn the_others_end_the_round_in_which_a_rank_is_lost() {
     });
     for (failing, fails_at, config) in whole.into_iter().chain(in_turn) {
         let folder = folder();
-        let job = Job {
-            store: Arc::new(HashStore::new()),
-            folder: folder.path(),
-            range: (2, 3),
-            config,
-            exchange: None,
-        };
+        let job = Job::new(&folder, (2, 3), config);
         let results = job.three_ranks(failing, fails_at);
         assert!(failed(&results[failing]).contains("the disk is broken"));
         let survivors = results.iter().filter_map(|result| result.as_ref().ok());
@@ -85,7 +74,7 @@ fn the_others_end_the_round_in_which_a_rank_is_lost() {
 #[test]
 fn a_rank_that_comes_back_joins_at_the_next_outer_step() {
     let folder = folder();
-    let reports = lost_and_back(2, config(OuterCompression::Int8), folder.path());
+    let reports = lost_and_back(2, config(OuterCompression::Int8), &folder);
     alike(&reports.each_ref(), 3);
     samples_of_all_steps(folder.path());
 }

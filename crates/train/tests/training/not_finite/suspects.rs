@@ -1,9 +1,10 @@
 //! What is suspected where no sample is found.
 
 use burn::module::Param;
-use everburn_train::{DivergenceSign, OptimizerConfig, OptimizerKind};
+use everburn_train::{DivergenceSign, OptimizerKind};
 
 use super::*;
+use crate::harness::config::optimizer;
 
 #[test]
 fn an_evaluation_that_is_not_finite_on_finite_inputs_suspects_the_model() {
@@ -49,11 +50,7 @@ fn of_a_validation_loss_the_data_are_suspected_first() {
 fn of_a_validation_loss_after_a_training_loss_that_has_risen_the_learning_rate_is_suspected_first()
 {
     let config = TrainingConfig {
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 1e6,
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(OptimizerKind::Sgd, 1e6),
         epochs: 1,
         ..config()
     };
@@ -102,11 +99,7 @@ fn exponential(model: &Linear, inputs: Tensor<2>) -> Tensor<2> {
 #[test]
 fn a_training_that_diverges_on_finite_inputs_says_so() {
     let config = TrainingConfig {
-        optimizer: OptimizerConfig {
-            kind: OptimizerKind::Sgd,
-            learning_rate: 1e6,
-            ..OptimizerConfig::default()
-        },
+        optimizer: optimizer(OptimizerKind::Sgd, 1e6),
         epochs: 20,
         ..config()
     };

@@ -6,23 +6,16 @@ use super::*;
 fn fragments_count_one_round_late_and_ranks_end_an_epoch_with_the_same_bits() {
     for fragments in [1, 2, 3] {
         let folder = tempfile::tempdir().unwrap();
-        let config = TrainingConfig {
-            epochs: 2,
-            outer: OuterConfig {
-                fragments: Some(fragments),
-                ..OuterConfig::default()
-            },
+        let config = changed(config("every=4"), |config| {
+            config.epochs = 2;
+            config.outer.fragments = Some(fragments);
             // Only the end of an epoch makes all models equal.
-            compare_every: 100,
-            ..config("every=4")
-        };
+            config.compare_every = 100;
+        });
         // `train` compares the ranks' bits.
         let (_, report) = train(3, &config, Some(folder.path()));
         let lines = step_lines(folder.path());
-        assert_eq!(
-            lines.iter().map(|line| line.step).collect::<Vec<_>>(),
-            (1..=20).collect::<Vec<_>>()
-        );
+        assert!(lines.iter().map(|line| line.step).eq(1..=20));
         let samples = lines.iter().map(|line| line.samples).sum::<u64>();
         assert_eq!(samples, 2 * 440, "each sample of each epoch once");
         // A fragment after each round, and all of the model after the last one of an epoch.
@@ -59,18 +52,14 @@ fn fragments_count_one_round_late_and_ranks_end_an_epoch_with_the_same_bits() {
 #[test]
 fn fragments_teach_as_much_as_the_whole_model_at_once() {
     let of = |fragments, compression| {
-        let config = TrainingConfig {
-            epochs: 6,
-            outer: OuterConfig {
-                fragments,
-                compression,
-                learning_rate: Some(0.9),
-                momentum: Some(0.5),
-                ..OuterConfig::default()
-            },
-            compare_every: 1000,
-            ..config("every=4")
-        };
+        let config = changed(config("every=4"), |config| {
+            config.epochs = 6;
+            config.outer.fragments = fragments;
+            config.outer.compression = compression;
+            config.outer.learning_rate = Some(0.9);
+            config.outer.momentum = Some(0.5);
+            config.compare_every = 1000;
+        });
         let (_, report) = train(4, &config, None);
         report.best_epoch.unwrap().validation_loss
     };

@@ -5,10 +5,9 @@ use super::*;
 #[test]
 fn a_run_goes_on_at_any_stage_on_any_number_of_ranks() {
     let (model, data) = (net(), images(220));
-    let config = TrainingConfig {
-        checkpoint_every: "5steps".parse().unwrap(),
-        ..adam_w(20)
-    };
+    let config = changed(adam_w(20), |config| {
+        config.checkpoint_every = "5steps".parse().unwrap();
+    });
     let at_once = train::<_, Classification<4>, _>(&model, &data, &config, 1);
     let none = (None, 1);
     let stage = |stage, ranks| (Some(stage), ranks);
@@ -33,10 +32,9 @@ fn a_run_goes_on_at_any_stage_on_any_number_of_ranks() {
         let folder = tempfile::tempdir().unwrap();
         let mut trained = None;
         for (number, (stage, ranks)) in way.into_iter().enumerate() {
-            let config = TrainingConfig {
-                steps: Some([7, 13, 20][number]),
-                ..with(&config, stage)
-            };
+            let config = changed(with(&config, stage), |config| {
+                config.steps = Some([7, 13, 20][number]);
+            });
             let folder = folder.path();
             let resume = number > 0;
             let result =

@@ -5,15 +5,15 @@ mod first_values;
 pub(crate) mod training;
 
 use burn::prelude::*;
-use everburn_distributed::{DdpConfig, HeldBytes, ShardStage};
+use everburn_distributed::{HeldBytes, ShardStage};
 use everburn_models::gpt::{GptConfig, Positions};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
-use everburn_train::{
-    Classification, NextToken, OptimizerConfig, OptimizerKind, Precision, TrainingConfig,
-};
+use everburn_tests::AssertContains;
+use everburn_train::{Classification, NextToken, OptimizerKind, Precision, TrainingConfig};
 
 use self::training::{STAGES, adam_w, assert_close, assert_within, train, try_train, with};
+use crate::harness::config::changed;
 use crate::harness::data::{Images, digits, texts};
 use crate::harness::parameters::{drawn, parameters};
 
@@ -75,35 +75,21 @@ fn each_stage_on_two_and_four_ranks_has_the_losses_and_a_share_of_the_memory_of_
 fn clipping_uneven_shares_and_micro_batches_make_no_difference() {
     let (model, data) = (net(), images(205));
     // 13 samples on 3 ranks, and a tail; a rank has no micro-batch where others have one.
-    let config = TrainingConfig {
-        batch_size: 13,
-        ddp: DdpConfig {
-            max_gradient_norm: Some(0.5),
-            bucket_bytes: 40_000,
-            first_bucket_bytes: 4_000,
-            ..DdpConfig::default()
-        },
-        ..adam_w(18)
-    };
+    let config = changed(adam_w(18), |config| {
+        config.batch_size = 13;
+        config.ddp.max_gradient_norm = Some(0.5);
+        config.ddp.bucket_bytes = 40_000;
+        config.ddp.first_bucket_bytes = 4_000;
+    });
     let plain = train::<_, Classification<4>, _>(&model, &data, &config, 3);
-    assert!(
-        plain
-            .norms
-            .iter()
-            .all(|norm| norm.is_some_and(|norm| norm > 0.0))
-    );
+    let mut norms = plain.norms.iter();
+    assert!(norms.all(|norm| norm.is_some_and(|norm| norm > 0.0)));
     for stage in STAGES {
         for accumulate in [1, 3] {
-            let config = TrainingConfig {
-                accumulate,
-                ..with(&config, Some(stage))
-            };
+            let config = changed(with(&config, Some(stage)), |it| it.accumulate = accumulate);
             let cut = train::<_, Classification<4>, _>(&model, &data, &config, 3);
-            assert_close(
-                &cut,
-                &plain,
-                &format!("{stage}, {accumulate} micro-batches"),
-            );
+            let what = format!("{stage}, {accumulate} micro-batches");
+            assert_close(&cut, &plain, &what);
         }
     }
 }
@@ -116,16 +102,11 @@ fn every_optimizer_can_be_cut() {
         let momentum = (kind == OptimizerKind::Sgd).then_some(0.9);
         // The sign of a gradient that is next to nothing is anything.
         let small = [OptimizerKind::Lion, OptimizerKind::Adan].contains(&kind);
-        let config = TrainingConfig {
-            optimizer: OptimizerConfig {
-                kind,
-                momentum,
-                learning_rate: if small { 1e-6 } else { 1e-3 },
-                weight_decay: 0.01,
-                ..OptimizerConfig::default()
-            },
-            ..adam_w(12)
-        };
+        let config = changed(adam_w(12), |config| {
+            config.optimizer.kind = kind;
+            config.optimizer.momentum = momentum;
+            config.optimizer.learning_rate = if small { 1e-6 } else { 1e-3 };
+        });
         let plain = train::<_, Classification<4>, _>(&model, &data, &config, 2);
         let config = with(&config, Some(ShardStage::Parameters));
         let cut = train::<_, Classification<4>, _>(&model, &data, &config, 2);
@@ -138,10 +119,7 @@ fn an_optimizer_that_is_elsewhere_does_the_same() {
     let (model, data, config) = (net(), images(200), adam_w(12));
     for (stage, world_size) in STAGES.into_iter().zip([1, 2, 2]) {
         let plain = train::<_, Classification<4>, _>(&model, &data, &config, world_size);
-        let config = TrainingConfig {
-            offload_optimizer: true,
-            ..with(&config, Some(stage))
-        };
+        let config = changed(with(&config, Some(stage)), |it| it.offload_optimizer = true);
         let cut = train::<_, Classification<4>, _>(&model, &data, &config, world_size);
         assert_close(&cut, &plain, &format!("{stage}"));
         assert!(cut.report.sharding.unwrap().offloaded);
@@ -153,10 +131,7 @@ fn running_statistics_are_averaged_as_ever() {
     let model: MnistBn = drawn(MnistBnConfig::new().with_dropout(0.0).init(&Device::flex()));
     let (data, config) = (images(200), adam_w(15));
     for sync_batch_norm in [false, true] {
-        let config = TrainingConfig {
-            sync_batch_norm,
-            ..config.clone()
-        };
+        let config = changed(config.clone(), |it| it.sync_batch_norm = sync_batch_norm);
         let plain = train::<_, Classification<4>, _>(&model, &data, &config, 2);
         for stage in STAGES {
             let config = with(&config, Some(stage));
@@ -195,23 +170,16 @@ fn a_model_that_is_recomputed_in_blocks_never_has_all_its_parameters_during_a_st
         .with_layers(8)
         .with_heads(2);
     let model = drawn(model.init(&Device::flex()));
-    let config = TrainingConfig {
-        activation_checkpointing: "blocks".parse().unwrap(),
-        ddp: DdpConfig {
-            bucket_bytes: 20_000,
-            first_bucket_bytes: 20_000,
-            ..DdpConfig::default()
-        },
-        ..adam_w(10)
-    };
+    let config = changed(adam_w(10), |config| {
+        config.activation_checkpointing = "blocks".parse().unwrap();
+        config.ddp.bucket_bytes = 20_000;
+        config.ddp.first_bucket_bytes = 20_000;
+    });
     let plain = train::<_, NextToken, _>(&model, &data, &config, 2);
     let config = with(&config, Some(ShardStage::Parameters));
     let bytes = 4 * plain.parameters.len() as u64;
     for accumulate in [1, 2] {
-        let config = TrainingConfig {
-            accumulate,
-            ..config.clone()
-        };
+        let config = changed(config.clone(), |config| config.accumulate = accumulate);
         let cut = train::<_, NextToken, _>(&model, &data, &config, 2);
         assert_close(&cut, &plain, &format!("{accumulate} micro-batches"));
         for held in cut.held() {
@@ -224,40 +192,29 @@ fn a_model_that_is_recomputed_in_blocks_never_has_all_its_parameters_during_a_st
             assert!(held.gradient_buckets < most, "{held:?} of {bytes}");
         }
     }
-    let without = TrainingConfig {
-        activation_checkpointing: "none".parse().unwrap(),
-        ..config
-    };
+    let without = changed(config, |config| {
+        config.activation_checkpointing = "none".parse().unwrap();
+    });
     let cut = train::<_, NextToken, _>(&model, &data, &without, 2);
-    let held = cut.held()[0];
-    assert_eq!(
-        held.gathered, bytes,
-        "they are in the graph until the backward pass is over"
-    );
+    // They are in the graph until the backward pass is over.
+    assert_eq!(cut.held()[0].gathered, bytes);
 }
 
 #[test]
 fn a_step_that_overflows_f16_on_one_rank_updates_no_slices_of_any() {
     let (model, data) = (net(), images(200));
-    let config = TrainingConfig {
-        precision: Precision::F16,
-        chaos: "overflow=1@step:4".parse().unwrap(),
-        ddp: DdpConfig {
-            max_gradient_norm: Some(0.5),
-            ..DdpConfig::default()
-        },
-        ..adam_w(12)
-    };
+    let config = changed(adam_w(12), |config| {
+        config.precision = Precision::F16;
+        config.chaos = "overflow=1@step:4".parse().unwrap();
+        config.ddp.max_gradient_norm = Some(0.5);
+    });
     let plain = train::<_, Classification<4>, _>(&model, &data, &config, 2);
     assert_eq!(plain.report.skipped_steps, Some(1));
     assert_eq!(plain.norms[3], None);
     for stage in STAGES {
         for accumulate in [1, 2] {
             let what = format!("{stage}, {accumulate} micro-batches");
-            let config = TrainingConfig {
-                accumulate,
-                ..with(&config, Some(stage))
-            };
+            let config = changed(with(&config, Some(stage)), |it| it.accumulate = accumulate);
             let cut = train::<_, Classification<4>, _>(&model, &data, &config, 2);
             assert_eq!(cut.report.skipped_steps, Some(1), "{what}");
             // Where a weight is rounded the other way, more differs than by a sum in another order.
@@ -269,43 +226,28 @@ fn a_step_that_overflows_f16_on_one_rank_updates_no_slices_of_any() {
 #[test]
 fn what_does_not_go_together_is_refused() {
     let (model, data) = (net(), images(60));
-    let refused = |change: fn(&mut TrainingConfig), stage, text: &str| {
-        let mut config = with(&adam_w(2), stage);
-        change(&mut config);
+    let refused = |stage, text: &str, change: fn(&mut TrainingConfig)| {
+        let config = changed(with(&adam_w(2), stage), change);
         let folder = tempfile::tempdir().unwrap();
         let trained =
             try_train::<_, Classification<4>, _>(&model, &data, &config, 2, folder.path(), false);
         let error = trained.err().unwrap().to_string();
-        assert!(error.contains(text), "{error}");
+        error.assert_contains([format!("`training.{text}`")]);
     };
     let cut = Some(ShardStage::Gradients);
-    refused(
-        |c| c.virtual_ranks = Some(2),
-        cut,
-        "`training.virtual_ranks = 2`",
-    );
-    refused(|c| c.hash_every = Some(1), cut, "`training.hash_every`");
-    refused(
-        |c| c.sync = "every=2".parse().unwrap(),
-        cut,
-        "`training.sync = 2`",
-    );
-    refused(|c| c.overlap = false, cut, "`training.overlap = false`");
-    refused(
-        |c| c.offload_optimizer = true,
-        None,
-        "add `training.ddp.shard = optimizer`",
-    );
-    refused(
-        |c| c.ddp.communication = "power-sgd:2".parse().unwrap(),
-        cut,
-        "`training.ddp.communication = power-sgd:2`",
-    );
-    refused(
-        |c| c.ema = Some(toml::from_str("decay = 0.9").unwrap()),
-        Some(ShardStage::Parameters),
-        "`training.ema.decay`",
-    );
+    refused(cut, "virtual_ranks = 2", |c| c.virtual_ranks = Some(2));
+    refused(cut, "hash_every", |c| c.hash_every = Some(1));
+    refused(cut, "sync = 2", |c| c.sync = "every=2".parse().unwrap());
+    refused(cut, "overlap = false", |c| c.overlap = false);
+    refused(None, "ddp.shard = optimizer", |c| {
+        c.offload_optimizer = true
+    });
+    refused(cut, "ddp.communication = power-sgd:2", |c| {
+        c.ddp.communication = "power-sgd:2".parse().unwrap();
+    });
+    refused(Some(ShardStage::Parameters), "ema.decay", |c| {
+        c.ema = Some(toml::from_str("decay = 0.9").unwrap());
+    });
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use everburn_distributed::{DdpConfig, HeldBytes, ShardStage};
+use everburn_distributed::{HeldBytes, ShardStage};
 use everburn_nn::{Activation, InBlocks};
 use everburn_train::{
     Objective, OptimizerConfig, OptimizerKind, Supervised, TrainError, Trainer, TrainingConfig,
     TrainingData, TrainingReport,
 };
 
+use crate::harness::config::changed;
 use crate::harness::parameters::parameters;
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
@@ -39,13 +40,7 @@ pub(crate) fn adam_w(steps: usize) -> TrainingConfig {
 }
 
 pub(crate) fn with(config: &TrainingConfig, shard: Option<ShardStage>) -> TrainingConfig {
-    TrainingConfig {
-        ddp: DdpConfig {
-            shard,
-            ..config.ddp
-        },
-        ..config.clone()
-    }
+    changed(config.clone(), |config| config.ddp.shard = shard)
 }
 
 /// What a training leaves behind.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use everburn_record::task_method;
 
 use super::*;
+use crate::harness::ranks::alone;
 
 /// Notes in which of its methods it is.
 struct Watched(Arc<Mutex<Vec<&'static str>>>);
@@ -48,8 +49,7 @@ fn a_panic_finds_the_method_of_the_task_that_it_is_in() {
     let task = AnyTask::new("watched", Watched(Arc::clone(&seen)));
     let mut task = task.configure(&Table::new()).unwrap();
     let loaded = task.load().unwrap();
-    let group = ProcessGroup::alone(GroupOptions::default());
-    let trainer = Trainer::new(TrainingConfig::default(), group);
+    let trainer = alone(TrainingConfig::default());
     let model = task.model(&trainer.device).unwrap();
     trainer.evaluate(&model, &loaded.for_training()).unwrap();
     let all = ["Task::check", "Task::data", "Task::model", "Task::loss"];
@@ -84,12 +84,6 @@ fn a_panic_of_a_model_that_is_built_is_an_error_with_the_settings() {
     let task = AnyTask::new("narrow", Narrow);
     let task = task.configure(&Table::new()).unwrap();
     let error = task.model(&Device::flex()).err().unwrap().to_string();
-    assert!(
-        error.contains("building the model with [narrow] "),
-        "{error}"
-    );
-    assert!(
-        error.contains(" failed: ") && error.contains("too wide"),
-        "{error}"
-    );
+    error.assert_contains(["building the model with [narrow] "]);
+    error.assert_contains([" failed: ", "too wide"]);
 }

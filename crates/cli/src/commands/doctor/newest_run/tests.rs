@@ -331,11 +331,16 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
     let stopped = &written(&events)[0];
     let what = "it has ended before its time: stopped on request after step 12";
     stopped.assert_contains([what, "the same command"]);
+    let named = findings(&run)[0].to_string();
+    assert!(named.starts_with("warn  run "), "{named}");
     events.push(event(Failure, 5_000, None, "rank 1 was ended by SIGKILL"));
     let config = "model = 'mnist'\n[ranks]\nnodes = 2\n";
     std::fs::write(run.join("config.toml"), config).unwrap();
     let failed = &written(&events)[0];
     failed.assert_contains(["it has failed: rank 1 was ended by SIGKILL"]);
+    assert!(failed.starts_with("warn  newest run"), "{failed}");
+    let named = findings(&run)[0].to_string();
+    assert!(named.starts_with("FAIL  run "), "{named}");
     failed.assert_contains(["the command of each machine, as before, starts"]);
     std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
     let resumed = &written(&events)[0];

@@ -310,7 +310,7 @@ pub fn store_requests(bytes: &[u8]) {
             }
             (ours, theirs) => panic!("{request:?}: {ours:?}, the model {:?}", theirs.is_ok()),
         }
-        // Who woke itself before it was refused is gone and is told nothing.
+        // A client that woke itself before it was refused is gone and gets nothing.
         let refused = closed.then_some(client);
         for client in woken.into_iter().filter(|woken| Some(*woken) != refused) {
             let keys = model.waiting.remove(&client);

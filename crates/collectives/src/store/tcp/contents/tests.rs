@@ -122,7 +122,7 @@ fn waits_are_part_of_what_is_held() {
         outcomes.push(contents.apply(client, &wait, &mut Vec::new(), &mut Vec::new()));
         assert!(contents.held_bytes() <= LIMIT);
     }
-    // Two have room; who is refused leaves nothing behind.
+    // Two have room; a refused wait leaves nothing.
     let (waiting, refused) = outcomes.split_at(2);
     assert_eq!(waiting, [Ok(()), Ok(())]);
     assert!(refused.iter().all(|it| *it == Err(Refusal::Full(LIMIT))));

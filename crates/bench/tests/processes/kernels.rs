@@ -1,0 +1,135 @@
+//! The process of `bench kernels` that times layers: orders on standard input, and an answer for each.
+
+use everburn_tests::{Ended, Everburn};
+use serde_json::{Value, json};
+
+/// Each layer, with how many inputs and how many parameters it has.
+const LAYERS: [(&str, usize, usize); 20] = [
+    (
+        r#"{"kind": "conv2d", "channels": [2, 3], "kernel": 3, "stride": 2, "padding": 1,
+                "side": 5, "bias": true}"#,
+        1,
+        2,
+    ),
+    (
+        r#"{"kind": "max-pool2d", "channels": 2, "kernel": 2, "stride": 2, "padding": 0,
+                "side": 4}"#,
+        1,
+        0,
+    ),
+    (
+        r#"{"kind": "mean-over-pixels", "channels": 2, "side": 4}"#,
+        1,
+        0,
+    ),
+    (
+        r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-5, "scales": true}"#,
+        1,
+        2,
+    ),
+    (
+        r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-3, "scales": false}"#,
+        1,
+        1,
+    ),
+    (r#"{"kind": "relu", "shape": [2, 3]}"#, 1, 0),
+    (r#"{"kind": "add", "shape": [2, 3]}"#, 2, 0),
+    (r#"{"kind": "gelu", "shape": [7]}"#, 1, 0),
+    (r#"{"kind": "dropout", "shape": [7], "share": 0.5}"#, 1, 0),
+    (
+        r#"{"kind": "linear", "features": [3, 2], "tokens": null}"#,
+        1,
+        2,
+    ),
+    (
+        r#"{"kind": "linear", "features": [3, 2], "tokens": 4}"#,
+        1,
+        2,
+    ),
+    (
+        r#"{"kind": "tied-scores", "tokens": 4, "width": 3, "vocabulary": 5}"#,
+        1,
+        1,
+    ),
+    (r#"{"kind": "layer-norm", "tokens": 4, "width": 6}"#, 1, 2),
+    (
+        r#"{"kind": "embedding", "tokens": 4, "width": 3, "vocabulary": 5}"#,
+        0,
+        1,
+    ),
+    (r#"{"kind": "softmax", "heads": 2, "tokens": 4}"#, 1, 0),
+    (
+        r#"{"kind": "matmul", "heads": null, "rows": 2, "inner": 3, "columns": 4}"#,
+        2,
+        0,
+    ),
+    (
+        r#"{"kind": "matmul", "heads": 2, "rows": 2, "inner": 3, "columns": 4}"#,
+        2,
+        0,
+    ),
+    (
+        r#"{"kind": "rotary", "heads": 2, "tokens": 4, "width": 6}"#,
+        1,
+        0,
+    ),
+    (
+        r#"{"kind": "attention", "heads": 2, "tokens": 4, "width": 6}"#,
+        3,
+        0,
+    ),
+    (
+        r#"{"kind": "cross-entropy", "classes": 5, "tokens": 1}"#,
+        1,
+        0,
+    ),
+];
+
+fn order(layer: &str, pass: &str) -> Value {
+    let layer: Value = serde_json::from_str(layer).unwrap();
+    json!({ "layer": layer, "batch": 3, "pass": pass, "milliseconds": 1, "check": true })
+}
+
+fn carry_out(orders: &[Value]) -> Ended {
+    let folder = tempfile::tempdir().unwrap();
+    let lines: Vec<_> = orders.iter().map(|order| format!("{order}\n")).collect();
+    let side = ["side", "kernels", "--threads", "1"];
+    let side = Everburn::bench(folder.path(), side).input(&lines.concat());
+    side.run()
+}
+
+#[test]
+fn every_layer_yields_its_output_and_as_many_gradients_as_are_asked_for() {
+    let (mut orders, mut expected) = (Vec::new(), Vec::new());
+    for (layer, inputs, parameters) in LAYERS {
+        // Nothing is differentiated where neither inputs nor parameters are.
+        let weights = (parameters > 0).then_some(("weight-gradient", 1 + parameters));
+        let passes = [("forward", 1), ("backward", 1 + inputs + parameters)];
+        for (pass, sizes) in passes.into_iter().chain(weights) {
+            orders.push(order(layer, pass));
+            expected.push(sizes);
+        }
+    }
+    let ended = carry_out(&orders).succeeded();
+    let answers = ended.stdout.lines().map(serde_json::from_str::<Value>);
+    let answers: Vec<_> = answers.collect::<Result<_, _>>().unwrap();
+    assert_eq!(answers.len(), orders.len(), "{ended}");
+    for ((order, sizes), answer) in orders.iter().zip(expected).zip(&answers) {
+        let check = answer["check"].as_array().unwrap();
+        assert_eq!(check.len(), sizes, "{order}: {answer}");
+        let mut numbers = check.iter().chain([&answer["microseconds"]]);
+        // What is not finite is no number in JSON.
+        let all_positive = numbers.all(|number| number.as_f64() > Some(0.0));
+        assert!(all_positive, "{order}: {answer}");
+    }
+}
+
+#[test]
+fn sizes_that_no_layer_has_are_refused() {
+    let layer = r#"{"kind": "relu", "shape": [4294967296, 4294967296]}"#;
+    let ended = carry_out(&[order(layer, "forward")]);
+    ended.failed_with(
+        2,
+        &["no tensor of shape [4294967296, 4294967296] is measured"],
+    );
+}
