@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use clap::{Args, Parser};
+use clap::{Args, FromArgMatches, Parser};
 use everburn::launch::Children;
 use everburn_record::proc::CpuTime;
 use serde_json::Value;
@@ -40,11 +40,11 @@ pub(crate) trait Bench: Parser {
     /// What it measures, in a line.
     const ABOUT: &'static str;
 
+    /// How many seconds one run or answer may take, unless `--run-timeout` says so.
+    const RUN_TIMEOUT: &'static str = "300";
+
     /// The results, from which tables and JSON are made.
     type Results;
-
-    /// The file of `--json`.
-    fn json_file(&self) -> Option<&Path>;
 
     /// Checks the options beyond what clap does, before anything runs.
     fn check(&self) -> Result<(), Failure> {
@@ -79,22 +79,32 @@ pub(crate) trait Bench: Parser {
     }
 }
 
-/// The options that every benchmark has; `TIMEOUT` is what `--run-timeout` is unless it is given.
+// The options that every benchmark has. (Its documentation would take the place of the benchmark's.)
 #[derive(Debug, Args)]
-pub(crate) struct Common<const TIMEOUT: u64> {
+struct OfAll {
     /// Write the rows to this file too.
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    json: Option<PathBuf>,
 
     /// Give up when one run or answer takes longer than this many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) run_timeout: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = clap::value_parser!(u64).range(1..))]
+    run_timeout: u64,
 }
 
-impl<const TIMEOUT: u64> Common<TIMEOUT> {
-    pub(crate) fn patience(&self) -> Duration {
-        Duration::from_secs(self.run_timeout)
-    }
+const ENVIRONMENT: &str = "Environment:
+  EVERBURN_BIN       a built everburn-bench, or everburn for whole trainings, to measure in place of this one
+  EVERBURN_DATA_DIR  the folder of the data files
+  EVERBURN_PYTHON    the Python that can import torch or jax, for --against [default: python3]
+  PATH               has mpicc and mpirun, for --against mpi";
+
+/// The command line of a benchmark.
+fn command<B: Bench>() -> clap::Command {
+    OfAll::augment_args(B::command())
+        .name(format!("cargo xtask bench {}", B::NAME))
+        .mut_arg("run_timeout", |timeout| {
+            timeout.default_value(B::RUN_TIMEOUT)
+        })
+        .after_help(ENVIRONMENT)
 }
 
 /// Parses a number of at least 1.
@@ -115,11 +125,13 @@ pub(crate) struct Setup {
     pub(crate) machine: Machine,
     /// In the order in which they were asked for.
     pub(crate) peers: Vec<FoundPeer>,
+    /// How long one run or answer may take.
+    pub(crate) patience: Duration,
 }
 
 impl Setup {
     /// Refuses peers that are missing: nobody waits for half of a comparison.
-    fn new(peers: &[Peer]) -> Result<Self, Failure> {
+    fn new(peers: &[Peer], patience: Duration) -> Result<Self, Failure> {
         let program = measured_program()?;
         let (children, folder) = (Children::listen()?, temporary_folder()?);
         let mut found: Vec<FoundPeer> = Vec::new();
@@ -134,6 +146,7 @@ impl Setup {
             program,
             machine: Machine::look(),
             peers: found,
+            patience,
         })
     }
 
@@ -168,12 +181,15 @@ impl Setup {
 /// Runs a benchmark with the arguments after its name.
 fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     let name = OsString::from(format!("cargo xtask bench {}", B::NAME));
-    let bench = B::parse_from([name].into_iter().chain(arguments.iter().cloned()));
-    if let Some(file) = bench.json_file() {
+    let words = [name].into_iter().chain(arguments.iter().cloned());
+    let matches = command::<B>().get_matches_from(words);
+    let bench = B::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let of_all = OfAll::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let Some(file) = &of_all.json {
         check_place("--json", file)?;
     }
     bench.check()?;
-    let setup = Setup::new(bench.peers())?;
+    let setup = Setup::new(bench.peers(), Duration::from_secs(of_all.run_timeout))?;
     let before = CpuTime::now();
     let results = bench.measure(&setup)?;
     let meanwhile = before.zip(CpuTime::now());
@@ -183,7 +199,7 @@ fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     println!("{}\n", bench.notes(&results, &setup));
     println!("{}", bench.table(&results, &setup));
     let rows = bench.to_json(&results, &setup, &setup.machine.to_json(others));
-    if let Some(file) = bench.json_file() {
+    if let Some(file) = &of_all.json {
         write_file(file, &format!("{rows:#}\n"))?;
     }
     bench.write_more(&results, &setup, &rows)?;
@@ -208,7 +224,7 @@ const fn entry<B: Bench>() -> Entry {
         about: B::ABOUT,
         run: run_one::<B>,
         #[cfg(test)]
-        command: B::command,
+        command: command::<B>,
     }
 }
 

@@ -8,7 +8,6 @@ mod plot;
 pub(crate) mod rank;
 mod rows;
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -42,10 +41,6 @@ impl Bench for CollectivesBench {
         "time and GB/s of collectives by size, ranks and transport; --against gloo,mpi";
 
     type Results = CollectiveResults;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn check(&self) -> Result<(), Failure> {
         self.check_options()
@@ -162,11 +157,11 @@ impl Sweep<'_> {
             results.delay = network.delay();
         }
         for job in jobs {
-            job.finish(self.options.common.patience())?;
+            job.finish(self.setup.patience)?;
         }
         peers
             .into_iter()
-            .try_for_each(|ranks| ranks.finish(self.options.common.patience()))
+            .try_for_each(|ranks| ranks.finish(self.setup.patience))
     }
 
     fn start<'b>(&'b self, context: JobContext<'b>, way: &Way) -> Result<Job<'b>, Failure> {
@@ -222,7 +217,7 @@ impl Sweep<'_> {
         if task.operation != PEERS_OPERATION {
             return Ok(());
         }
-        let (bytes, patience) = (task.bytes.0, self.options.common.patience());
+        let (bytes, patience) = (task.bytes.0, self.setup.patience);
         for (index, ranks) in peers.iter_mut().enumerate() {
             let times = ranks.measure(bytes, WARM_UP, repeats(bytes), patience)?;
             for line in measured.iter_mut() {
@@ -238,7 +233,7 @@ impl Sweep<'_> {
         measured: &mut [CollectiveMeasurement],
         jobs: &mut [Job<'_>],
     ) -> Result<(), Failure> {
-        let (bytes, patience) = (task.bytes.0, self.options.common.patience());
+        let (bytes, patience) = (task.bytes.0, self.setup.patience);
         let repeats = repeats(bytes);
         let order = json!(Order::Collective {
             operation: task.operation,
@@ -257,7 +252,7 @@ impl Sweep<'_> {
     fn memcpy(&self, job: &mut Job<'_>, bytes: u64, everyone: bool) -> Result<f64, Failure> {
         let bytes = bytes as usize;
         let order = json!(Order::Memcpy { bytes, everyone });
-        slowest(&job.ranks.ask(&order, self.options.common.patience())?)
+        slowest(&job.ranks.ask(&order, self.setup.patience)?)
     }
 
     /// What plain TCP makes of the links.
@@ -266,7 +261,7 @@ impl Sweep<'_> {
         let bytes = (link * STREAM_SECONDS) as u64;
         let mut stream = |everyone: bool| {
             let order = json!(Order::Stream { bytes, everyone });
-            slowest(&job.ranks.ask(&order, self.options.common.patience())?)
+            slowest(&job.ranks.ask(&order, self.setup.patience)?)
         };
         Ok(Ground {
             link: Some(link),

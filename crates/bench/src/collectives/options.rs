@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use super::rank::Operation;
-use crate::bench::{Common, at_least_1, check_place};
+use crate::bench::{at_least_1, check_place};
 use crate::failure::Failure;
 use crate::network::LinkOptions;
 use crate::peers::{Peer, one_of};
@@ -26,13 +26,6 @@ pub(super) const PEERS_OPERATION: Operation = Operation::AllReduce;
 /// lines of a size are measured in turn, and that some rounds long, so that a slow minute of the
 /// machine falls on all. A peer that is missing is refused at the start.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench collectives",
-    after_help = "Environment:\n  \
-        EVERBURN_PYTHON    the Python that can import torch, for --against gloo [default: python3]\n  \
-        PATH               has mpicc and mpirun, for --against mpi\n  \
-        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
-)]
 pub(crate) struct CollectivesBench {
     /// How many ranks exchange [default: 2,4; over links 4].
     #[arg(long, value_delimiter = ',')]
@@ -75,9 +68,6 @@ pub(crate) struct CollectivesBench {
     /// Draw GB/s by size, and write the numbers beside it as FILE with the ending csv.
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(super) common: Common<300>,
 }
 
 /// Ranks that exchange in one way.

@@ -4,16 +4,18 @@
 //! rank 0 prints a line of JSON.
 
 mod options;
+mod order;
+#[cfg(not(test))]
 pub(crate) mod rank;
 mod rows;
 mod steps;
 
-use std::path::Path;
+use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use self::options::DdpBench;
-use self::rank::{Mode, Step};
+use self::order::{Mode, Order, Step};
 use self::rows::{DdpResults, Setting, table, to_json};
 use self::steps::{Steps, balanced_batch};
 use crate::bench::{Bench, Setup};
@@ -29,10 +31,6 @@ impl Bench for DdpBench {
 
     type Results = DdpResults;
 
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
-
     fn check(&self) -> Result<(), Failure> {
         self.link.check([self.transport()])
     }
@@ -42,6 +40,7 @@ impl Bench for DdpBench {
         let mut ranks = Ranks {
             context: setup.job_context(self.ranks(), network.as_ref()),
             options: self,
+            patience: setup.patience,
         };
         measure_all(&mut ranks, self, network.as_ref())
     }
@@ -63,25 +62,25 @@ impl Bench for DdpBench {
 struct Ranks<'a> {
     context: JobContext<'a>,
     options: &'a DdpBench,
+    patience: Duration,
 }
 
 impl Steps for Ranks<'_> {
     fn run(&mut self, mode: Mode, batch: usize) -> Result<Step, Failure> {
         let name = format!("everburn's {mode} steps");
         let options = self.options;
+        let order = json!(Order {
+            mode,
+            transport: options.transport().to_owned(),
+            width: options.width,
+            layers: options.layers,
+            batch,
+            steps: options.steps,
+        });
         let job = Job::start(self.context, &name, |command| {
-            command.args(["side", "ddp", "--mode", &mode.to_string()]);
-            command.args(["--transport", options.transport()]);
-            for (flag, number) in [
-                ("--width", options.width),
-                ("--layers", options.layers),
-                ("--batch", batch),
-                ("--steps", options.steps),
-            ] {
-                command.arg(flag).arg(number.to_string());
-            }
+            command.args(["side", "ddp", &order.to_string()]);
         })?;
-        job.result(options.common.patience())
+        job.result(self.patience)
     }
 }
 

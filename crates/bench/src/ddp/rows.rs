@@ -4,7 +4,7 @@ use everburn_record::statistics::{Spread, median};
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
-use super::rank::{Mode, Step};
+use super::order::{Mode, Step};
 use crate::cells::{self, mark, times};
 use crate::rounds::Rounds;
 

@@ -1,6 +1,6 @@
 //! The batch with which compute and exchange take about as long.
 
-use super::rank::{Mode, Step};
+use super::order::{Mode, Step};
 use crate::failure::Failure;
 
 /// Something that makes steps: ranks of `everburn`, or a model of them in tests.

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::models::CheckedModel;
+use super::order::{Benchmarked, CheckedModel};
 use super::record::{Benchmark, Check, Goal, Side, SideThroughput, State};
-use super::throughput::Benchmarked;
 use super::{GpuCheckArguments, Section};
 
 /// What part of a step NCCL may take where there is nobody to speak to.

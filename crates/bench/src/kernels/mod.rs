@@ -9,9 +9,10 @@ pub(crate) mod networks;
 mod options;
 mod results;
 mod side;
+#[cfg(not(test))]
 pub(crate) mod worker;
 
-use std::path::Path;
+use std::time::Duration;
 
 use everburn_record::statistics::geometric_mean;
 use serde_json::Value;
@@ -31,10 +32,6 @@ impl Bench for KernelsBench {
 
     type Results = KernelResults;
 
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
-
     fn check(&self) -> Result<(), Failure> {
         self.rows().map(drop)
     }
@@ -52,6 +49,7 @@ impl Bench for KernelsBench {
             };
             let theirs = |found: &FoundPeer| start(found.peer.name(), side::theirs(found, threads));
             teams.push(Team {
+                patience: setup.patience,
                 ours: start("everburn", side::ours(&setup.program, threads))?,
                 peers: setup.peers.iter().map(theirs).collect::<Result<_, _>>()?,
             });
@@ -59,7 +57,7 @@ impl Bench for KernelsBench {
         let mut results = KernelResults::new(rows, threads, &setup.peers);
         measure(&mut results, &mut teams, self)?;
         for team in teams {
-            team.finish(self.common.patience())?;
+            team.finish()?;
         }
         Ok(results)
     }
@@ -79,15 +77,17 @@ impl Bench for KernelsBench {
 
 /// Who measures with one number of threads.
 struct Team<'a> {
+    /// For each answer.
+    patience: Duration,
     ours: Side<'a>,
     peers: Vec<Side<'a>>,
 }
 
 impl Team<'_> {
-    fn finish(self, patience: std::time::Duration) -> Result<(), Failure> {
-        self.ours.finish(patience)?;
+    fn finish(self) -> Result<(), Failure> {
+        self.ours.finish(self.patience)?;
         let mut peers = self.peers.into_iter();
-        peers.try_for_each(|peer| peer.finish(patience))
+        peers.try_for_each(|peer| peer.finish(self.patience))
     }
 
     /// Measures a row on all sides; in the first round what comes out is compared, too.
@@ -101,7 +101,7 @@ impl Team<'_> {
         let row = &measured.row;
         let check = round == 1 && !self.peers.is_empty();
         let order = row.order(options.milliseconds, check);
-        let patience = options.common.patience();
+        let patience = self.patience;
         let sides = std::iter::once(&mut self.ours).chain(&mut self.peers);
         let mut sides: Vec<_> = sides.enumerate().collect();
         // Who comes first has the caches of whoever came before.
@@ -207,6 +207,9 @@ mod tests {
 
     use super::*;
 
+    /// Nothing here is about time.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
     /// A side that answers each order with the same numbers, and fails at what it is not told.
     fn fake(microseconds: f64, check: &str) -> Command {
         let script = format!(
@@ -240,6 +243,7 @@ mod tests {
         let start = |name, command| Side::start(&children, name, command, 1, folder.path());
         let peers = peers.into_iter().map(|peer| start("a peer", peer));
         let mut teams = [Team {
+            patience: PATIENCE,
             peers: peers.collect::<Result<_, _>>()?,
             ours: start("ours", ours)?,
         }];
@@ -248,7 +252,7 @@ mod tests {
         let mut results = KernelResults::new(options.rows()?, vec![1], peers);
         measure(&mut results, &mut teams, &options)?;
         let [team] = teams;
-        team.finish(options.common.patience())?;
+        team.finish()?;
         Ok(results)
     }
 

@@ -8,7 +8,6 @@ mod options;
 mod rows;
 pub(crate) mod server;
 
-use std::path::Path;
 use std::process::Command;
 
 use everburn::launch::{WorkerPool, forget_ranks};
@@ -63,12 +62,9 @@ impl Bench for StoreBench {
     const NAME: &'static str = "store";
     const ABOUT: &'static str =
         "gets, adds and sets per second, and 1,000 clients at once; --against pytorch";
+    const RUN_TIMEOUT: &'static str = "180";
 
     type Results = StoreResults;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn peers(&self) -> &[Peer] {
         self.against.as_slice()
@@ -147,7 +143,7 @@ impl Processes<'_> {
             vec![command],
             self.setup.folder(),
         )?;
-        let said = pool.answers(self.options.common.patience())?.swap_remove(0);
+        let said = pool.answers(self.setup.patience)?.swap_remove(0);
         let (Some(host), Some(port)) = (said["host"].as_str(), said["port"].as_u64()) else {
             return Err(Failure::new(format!(
                 "{} is nowhere: {said}",
@@ -172,7 +168,7 @@ impl Processes<'_> {
     }
 
     fn measure(&mut self) -> Result<StoreResults, Failure> {
-        let (options, patience) = (self.options, self.options.common.patience());
+        let (options, patience) = (self.options, self.setup.patience);
         let mut measured = StoreResults::default();
         // The first round warms up what is measured and is not counted.
         for round in 0..=options.rounds {
@@ -210,7 +206,7 @@ impl Processes<'_> {
     /// Ours alone connect a thousand times: PyTorch's client asks for the name of each address that
     /// it meets, so its time is that of the resolver.
     fn meet_crowds(&mut self, measured: &mut StoreResults) -> Result<(), Failure> {
-        let (options, patience) = (self.options, self.options.common.patience());
+        let (options, patience) = (self.options, self.setup.patience);
         let (client, pool) = &mut self.clients[0];
         for (server, _, address) in &self.servers {
             let order = Order::Connect {
@@ -232,7 +228,7 @@ impl Processes<'_> {
     }
 
     fn finish(self) -> Result<(), Failure> {
-        let patience = self.options.common.patience();
+        let patience = self.setup.patience;
         for (_, pool) in self.clients {
             pool.finish(patience)?;
         }

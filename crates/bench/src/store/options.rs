@@ -3,7 +3,7 @@
 use clap::Parser;
 
 use super::client::Operation;
-use crate::bench::{Common, at_least_1};
+use crate::bench::at_least_1;
 use crate::peers::{Peer, one_of};
 
 const SETS_PER_GET: usize = 10;
@@ -14,12 +14,6 @@ const SETS_PER_GET: usize = 10;
 /// time, and PyTorch's client and ours measure both of them in turn, so that servers are compared with
 /// the same client, and the two stores each with its own.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench store",
-    after_help = "Environment:\n  \
-        EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
-        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
-)]
 pub(crate) struct StoreBench {
     /// Measure beside this peer.
     #[arg(long, value_name = "PEER", value_parser = one_of([Peer::Pytorch]))]
@@ -40,9 +34,6 @@ pub(crate) struct StoreBench {
     /// A client that has not connected after this many seconds has failed.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) connect_timeout: u64,
-
-    #[command(flatten)]
-    pub(super) common: Common<180>,
 }
 
 impl StoreBench {

@@ -8,12 +8,13 @@ mod rows;
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
 
 use self::rows::{Row, Setting, SyncResults, table, to_json};
-use crate::bench::{Bench, Common, Setup, at_least_1};
+use crate::bench::{Bench, Setup, at_least_1};
 use crate::failure::Failure;
 use crate::job::Job;
 use crate::network::{LinkOptions, Network};
@@ -25,12 +26,6 @@ const VALIDATION_SAMPLES: usize = 256;
 /// (DiLoCo), as they are, with differences of 8 bits, and with differences of 4 bits in fragments that nobody waits for: bytes,
 /// time, waits and validation loss of the same number of steps.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench sync",
-    after_help = "Environment:\n  \
-        EVERBURN_BIN       a built everburn to measure in place of this one\n  \
-        EVERBURN_DATA_DIR  where the data are"
-)]
 pub(crate) struct SyncBench {
     /// The model to train.
     #[arg(long, default_value = "gpt-nano")]
@@ -78,9 +73,6 @@ pub(crate) struct SyncBench {
     /// Only the sides whose names have this in them: ddp, every, int8, in (fragments).
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-
-    #[command(flatten)]
-    common: Common<3600>,
 
     /// Flags of `everburn train` for all sides, after `--`.
     #[arg(last = true, value_name = "FLAGS")]
@@ -130,7 +122,7 @@ impl SyncBench {
         wanted.collect()
     }
 
-    fn training(&self, command: &mut Command, flags: &[String], run: &Path) {
+    fn training(&self, command: &mut Command, flags: &[String], run: &Path, timeout: Duration) {
         command
             // As another launcher's, so that the run directory is made here.
             .env_remove("EVERBURN_LAUNCHER_PID")
@@ -139,7 +131,7 @@ impl SyncBench {
             .args(["--steps", &self.steps.to_string(), "--epochs", "1000"])
             .args(["--validation-samples", &VALIDATION_SAMPLES.to_string()])
             .args(["--test-samples", "64", "--compare-every", "0"])
-            .args(["--timeout", &self.common.run_timeout.to_string()])
+            .args(["--timeout", &timeout.as_secs().to_string()])
             .arg("--run-dir")
             .arg(run)
             .args(&self.flags)
@@ -153,12 +145,9 @@ impl SyncBench {
 impl Bench for SyncBench {
     const NAME: &'static str = "sync";
     const ABOUT: &'static str = "bytes, time and loss of DDP and of local steps; --link 10mbit";
+    const RUN_TIMEOUT: &'static str = "3600";
 
     type Results = SyncResults;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn check(&self) -> Result<(), Failure> {
         if self.ranks < 2 {
@@ -182,9 +171,9 @@ impl Bench for SyncBench {
             let sent = || network.as_ref().map(Network::sent_bytes).transpose();
             let sent_before = sent()?;
             let job = Job::start(context, &name, |command| {
-                self.training(command, &flags, &run);
+                self.training(command, &flags, &run, setup.patience);
             })?;
-            job.finish(self.common.patience())?;
+            job.finish(setup.patience)?;
             let wire = sent()?
                 .zip(sent_before)
                 .map(|(after, before)| after - before);
@@ -236,7 +225,7 @@ mod tests {
         let sides = options.sides();
         let lines = sides.iter().map(|(_, flags)| {
             let mut command = Command::new("e");
-            options.training(&mut command, flags, Path::new("/run"));
+            options.training(&mut command, flags, Path::new("/run"), Duration::ZERO);
             let words = command
                 .get_args()
                 .map(|word| word.to_string_lossy().into_owned());

@@ -27,12 +27,9 @@ const FEWEST_STEPS: usize = 30;
 impl Bench for TrainBench {
     const NAME: &'static str = "train";
     const ABOUT: &'static str = "samples/s of `everburn train` by model, ranks and batch size; --against pytorch,compile,jax";
+    const RUN_TIMEOUT: &'static str = "600";
 
     type Results = Vec<CaseMeasurement>;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn check(&self) -> Result<(), Failure> {
         self.check_options()
@@ -137,7 +134,7 @@ impl Runs<'_> {
         let folder = temporary_folder()?;
         let mut command = theirs::command(found, case, steps, data);
         let who = format!("{}'s {case}", found.peer.name());
-        let (children, patience) = (&self.setup.children, self.options.common.patience());
+        let (children, patience) = (&self.setup.children, self.setup.patience);
         let output = children.run(&who, &mut command, folder.path(), patience)?;
         theirs::samples_per_second(&who, &output, case, steps, theirs::kind_of_data(data))
     }
@@ -146,7 +143,7 @@ impl Runs<'_> {
         let folder = temporary_folder()?;
         let run_dir = folder.path().join("run");
         let mut command = ours::command(&self.setup.program, case, steps, &self.data, &run_dir);
-        let (name, patience) = (format!("everburn's {case}"), self.options.common.patience());
+        let (name, patience) = (format!("everburn's {case}"), self.setup.patience);
         let children = &self.setup.children;
         children.run(&name, &mut command, folder.path(), patience)?;
         Report::of(&read_json(&run_dir.join("report.json"))?, case, steps)

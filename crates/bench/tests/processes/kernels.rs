@@ -124,6 +124,36 @@ fn every_layer_yields_its_output_and_as_many_gradients_as_are_asked_for() {
     }
 }
 
+/// The mean sizes of the output and of each gradient, computed by hand from the noise of `pytorch_layers.py`.
+#[test]
+fn numbers_are_those_of_the_script_and_the_backward_pass_starts_from_the_given_gradient() {
+    let expected: [(&str, &[f64]); 3] = [
+        (
+            r#"{"kind": "add", "shape": [2, 3]}"#,
+            &[0.215_038_77, 0.221_142_68, 0.221_142_68],
+        ),
+        (
+            r#"{"kind": "relu", "shape": [2, 3]}"#,
+            &[0.163_672_63, 0.137_116_61],
+        ),
+        (
+            r#"{"kind": "linear", "features": [3, 2], "tokens": null}"#,
+            &[0.447_667_27, 0.049_506_80, 0.068_158_39, 0.325_120_06],
+        ),
+    ];
+    let orders = expected.map(|(layer, _)| order(layer, "backward"));
+    let ended = carry_out(&orders).succeeded();
+    for ((_, expected), line) in expected.iter().zip(ended.stdout.lines()) {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        let found = answer["check"].as_array().unwrap();
+        assert_eq!(found.len(), expected.len(), "{answer}");
+        for (found, expected) in found.iter().zip(*expected) {
+            let apart = (found.as_f64().unwrap() - expected).abs();
+            assert!(apart < 1e-6, "{expected}: {answer}");
+        }
+    }
+}
+
 #[test]
 fn sizes_that_no_layer_has_are_refused() {
     let layer = r#"{"kind": "relu", "shape": [4294967296, 4294967296]}"#;
