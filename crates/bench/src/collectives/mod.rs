@@ -81,9 +81,6 @@ impl Bench for CollectivesBench {
         setup: &Setup,
         rows: &Value,
     ) -> Result<(), Failure> {
-        if let Some(file) = &self.csv {
-            write_file(file, &to_csv(rows))?;
-        }
         let Some(file) = &self.plot else {
             return Ok(());
         };

@@ -61,10 +61,6 @@ pub(crate) struct CollectivesBench {
     #[command(flatten)]
     pub(super) link: LinkOptions,
 
-    /// Write the rows as comma-separated values.
-    #[arg(long, value_name = "FILE")]
-    pub(super) csv: Option<PathBuf>,
-
     /// Draw GB/s by size, and write the numbers beside it as FILE with the ending csv.
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
@@ -158,13 +154,8 @@ impl CollectivesBench {
             );
         }
         self.link.check(self.transport.iter().map(String::as_str))?;
-        let files = [("--csv", &self.csv), ("--plot", &self.plot)];
-        let named = files
-            .into_iter()
-            .filter_map(|(flag, file)| Some((flag, file.as_ref()?)));
-        named
-            .into_iter()
-            .try_for_each(|(flag, file)| check_place(flag, file))
+        let plot = self.plot.as_deref();
+        plot.map_or(Ok(()), |file| check_place("--plot", file))
     }
 }
 
@@ -231,7 +222,7 @@ mod tests {
         assert!(wrong("--ranks 1").contains("--ranks 1"));
         assert!(wrong("--link 1gbit --transport shm").contains("--transport tcp"));
         assert!(wrong("--plot /does/not/exist/a.svg").contains("--plot /does/not/exist/a.svg"));
-        assert!(options("--csv a.csv --link 1gbit").check_options().is_ok());
+        assert!(options("--plot a.svg --link 1gbit").check_options().is_ok());
         let refused = |line: &str| {
             let words = std::iter::once("x").chain(line.split_whitespace());
             CollectivesBench::try_parse_from(words).is_err()

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use self::client::{Answer, Operation, Order};
 pub(crate) use self::options::StoreBench;
+use self::options::{CLIENTS, CONNECT_SECONDS};
 use self::rows::{Crowd, StoreResults};
 use crate::bench::{Bench, Setup};
 use crate::cells;
@@ -25,7 +26,7 @@ use crate::peers::{FoundPeer, Peer};
 const SCRIPT: &str = "pytorch_store.py";
 
 /// Who calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Client {
     /// `TcpStore` of `crates/collectives`.
     Rust,
@@ -43,7 +44,7 @@ impl Client {
 }
 
 /// Who answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Server {
     Ours,
     Pytorch,
@@ -206,19 +207,17 @@ impl Processes<'_> {
     /// Ours alone connect a thousand times: PyTorch's client asks for the name of each address that
     /// it meets, so its time is that of the resolver.
     fn meet_crowds(&mut self, measured: &mut StoreResults) -> Result<(), Failure> {
-        let (options, patience) = (self.options, self.setup.patience);
         let (client, pool) = &mut self.clients[0];
         for (server, _, address) in &self.servers {
             let order = Order::Connect {
                 address: address.clone(),
-                clients: options.clients,
-                patience_s: options.connect_timeout,
+                clients: CLIENTS,
+                patience_s: CONNECT_SECONDS,
             };
-            let answer = read(&pool.ask(&json!(order), patience)?)?;
+            let answer = read(&pool.ask(&json!(order), self.setup.patience)?)?;
             measured.crowds.push(Crowd {
                 client: *client,
                 server: *server,
-                clients: options.clients,
                 failed: answer.failed,
                 seconds: answer.seconds,
                 why: answer.why,

@@ -8,6 +8,12 @@ use crate::peers::{Peer, one_of};
 
 const SETS_PER_GET: usize = 10;
 
+/// Clients that connect at once.
+pub(super) const CLIENTS: usize = 1_000;
+
+/// A client that has not connected after this many seconds has failed.
+pub(super) const CONNECT_SECONDS: u64 = 20;
+
 /// Measures the store over TCP on this machine: gets, adds and sets a second, and many clients at once.
 ///
 /// One client does one operation after the other. With `--against pytorch` both servers run all the
@@ -26,14 +32,6 @@ pub(crate) struct StoreBench {
     /// How many rounds.
     #[arg(long, default_value_t = 7, value_parser = at_least_1)]
     pub(super) rounds: usize,
-
-    /// Clients that connect at once.
-    #[arg(long, default_value_t = 1_000, value_parser = at_least_1)]
-    pub(super) clients: usize,
-
-    /// A client that has not connected after this many seconds has failed.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) connect_timeout: u64,
 }
 
 impl StoreBench {

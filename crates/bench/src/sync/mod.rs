@@ -47,32 +47,8 @@ pub(crate) struct SyncBench {
     #[arg(long, default_value_t = 50, value_name = "H", value_parser = at_least_1)]
     every: usize,
 
-    /// In how many fragments the last side exchanges the model.
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = at_least_1)]
-    fragments: usize,
-
-    /// How many bits the differences of the last side have: 8, 4 or 2.
-    #[arg(long, default_value = "4", value_name = "BITS", value_parser = ["8", "4", "2"])]
-    bits: String,
-
-    /// The inner learning rate of the sides with local steps [default: that of DDP].
-    #[arg(long, value_name = "RATE")]
-    learning_rate: Option<f64>,
-
-    /// The outer learning rate [default: DiLoCo's].
-    #[arg(long, value_name = "RATE")]
-    outer_learning_rate: Option<f64>,
-
-    /// The outer momentum [default: DiLoCo's].
-    #[arg(long, value_name = "SHARE")]
-    outer_momentum: Option<f64>,
-
     #[command(flatten)]
     link: LinkOptions,
-
-    /// Only the sides whose names have this in them: ddp, every, int8, in (fragments).
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
 
     /// Flags of `everburn train` for all sides, after `--`.
     #[arg(last = true, value_name = "FLAGS")]
@@ -80,46 +56,22 @@ pub(crate) struct SyncBench {
 }
 
 impl SyncBench {
-    /// The name of each side, and what it is told besides what all are.
-    fn sides(&self) -> Vec<(String, Vec<String>)> {
-        let rounds = |more: &[&str]| {
-            let mut flags = vec!["--local-steps".to_owned(), self.every.to_string()];
-            for (flag, number) in [
-                ("--outer-learning-rate", self.outer_learning_rate),
-                ("--outer-momentum", self.outer_momentum),
-                ("--learning-rate", self.learning_rate),
-            ] {
-                flags.extend(
-                    number
-                        .into_iter()
-                        .flat_map(|it| [flag.to_owned(), it.to_string()]),
-                );
-            }
-            flags.extend(more.iter().map(|word| (*word).to_owned()));
-            flags
-        };
+    /// The name of each side, and its flags besides those of all.
+    fn sides(&self) -> [(String, Vec<String>); 4] {
         let every = format!("every={}", self.every);
-        let fragments = self.fragments.to_string();
-        let sides = [
+        let rounds = |more: &str| {
+            let flags = format!("--local-steps {} {more}", self.every);
+            flags.split_whitespace().map(str::to_owned).collect()
+        };
+        [
             ("ddp".to_owned(), Vec::new()),
-            (every.clone(), rounds(&[])),
+            (every.clone(), rounds("")),
+            (format!("{every} int8"), rounds("--compress-outer int8")),
             (
-                format!("{every} int8"),
-                rounds(&["--compress-outer", "int8"]),
+                format!("{every} int4 in 5"),
+                rounds("--compress-outer int4 --outer-fragments 5"),
             ),
-            (
-                format!("{every} int{} in {fragments}", self.bits),
-                rounds(&[
-                    "--compress-outer",
-                    &format!("int{}", self.bits),
-                    "--outer-fragments",
-                    &fragments,
-                ]),
-            ),
-        ];
-        let only = self.only.as_deref().unwrap_or_default();
-        let wanted = sides.into_iter().filter(|(name, _)| name.contains(only));
-        wanted.collect()
+        ]
     }
 
     fn training(&self, command: &mut Command, flags: &[String], run: &Path, timeout: Duration) {
@@ -152,10 +104,6 @@ impl Bench for SyncBench {
     fn check(&self) -> Result<(), Failure> {
         if self.ranks < 2 {
             let what = "--ranks: an exchange needs 2 ranks or more";
-            return Err(Failure::usage(what));
-        }
-        if self.sides().is_empty() {
-            let what = "--only: no side has this in its name; there are ddp, every, int8 and in";
             return Err(Failure::usage(what));
         }
         Ok(())
@@ -221,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_sides_differ_in_how_ranks_become_equal() {
-        let options = options("--every 20 --outer-learning-rate 0.5 --link 10mbit");
+        let options = options("--every 20 --link 10mbit -- --outer-momentum 0.5");
         let sides = options.sides();
         let lines = sides.iter().map(|(_, flags)| {
             let mut command = Command::new("e");
@@ -233,11 +181,11 @@ mod tests {
         });
         let lines = lines.collect::<Vec<_>>();
         assert!(
-            lines[0].ends_with("--run-dir /run --transport tcp"),
+            lines[0].ends_with("--run-dir /run --outer-momentum 0.5 --transport tcp"),
             "{}",
             lines[0]
         );
-        let every = "--local-steps 20 --outer-learning-rate 0.5";
+        let every = "--outer-momentum 0.5 --local-steps 20";
         assert!(lines[1].contains(every) && !lines[1].contains("int8"));
         assert!(lines[2].contains(&format!("{every} --compress-outer int8")));
         assert!(lines[3].contains(&format!(
@@ -246,20 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn sides_can_be_left_out_and_nonsense_is_refused() {
-        let names = |words: &str| {
-            let sides = options(words).sides().into_iter();
-            sides.map(|(name, _)| name).collect::<Vec<_>>()
-        };
-        assert_eq!(names("--only ddp"), ["ddp"]);
-        assert_eq!(
-            names("--only every --bits 2"),
-            ["every=50", "every=50 int8", "every=50 int2 in 5"]
-        );
-        for words in ["--ranks 1", "--only lunch"] {
-            let refused = options(words).check();
-            assert!(matches!(refused, Err(Failure::Usage(_))), "{words}");
-        }
+    fn one_rank_exchanges_nothing() {
+        let refused = options("--ranks 1").check();
+        assert!(matches!(refused, Err(Failure::Usage(_))));
         assert_eq!(options("").check(), Ok(()));
     }
 }
