@@ -68,8 +68,8 @@ pub(crate) trait Bench: Parser {
     /// The result for a program.
     fn to_json(&self, results: &Self::Results, setup: &Setup, machine: &Value) -> Value;
 
-    /// Writes other files than that of `--json`, from the same rows.
-    fn write_more(&self, _: &Self::Results, _: &Setup, _rows: &Value) -> Result<(), Failure> {
+    /// Writes other files than that of `--json`.
+    fn write_more(&self, _: &Self::Results, _: &Setup) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -202,7 +202,7 @@ fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     if let Some(file) = &of_all.json {
         write_file(file, &format!("{rows:#}\n"))?;
     }
-    bench.write_more(&results, &setup, &rows)?;
+    bench.write_more(&results, &setup)?;
     Ok(match B::works(&results) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

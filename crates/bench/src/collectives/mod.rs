@@ -19,7 +19,7 @@ use self::peer_ranks::{PeerRanks, times_of};
 use self::plot::panels;
 use self::rank::Order;
 use self::rows::{
-    CollectiveMeasurement, Ground, PeerTimes, Times, gigabytes_per_second, table, to_csv, to_json,
+    CollectiveMeasurement, Ground, PeerTimes, Times, gigabytes_per_second, table, to_json,
 };
 use crate::bench::{Bench, Setup, write_file};
 use crate::chart::svg;
@@ -75,12 +75,7 @@ impl Bench for CollectivesBench {
         to_json(&results.measured, delay, machine)
     }
 
-    fn write_more(
-        &self,
-        results: &CollectiveResults,
-        setup: &Setup,
-        rows: &Value,
-    ) -> Result<(), Failure> {
+    fn write_more(&self, results: &CollectiveResults, setup: &Setup) -> Result<(), Failure> {
         let Some(file) = &self.plot else {
             return Ok(());
         };
@@ -91,8 +86,7 @@ impl Bench for CollectivesBench {
         };
         let panels = panels(&results.measured, &setup.peers);
         let title = "Collectives by size of the message";
-        write_file(file, &svg(title, &subtitle, &panels))?;
-        write_file(&file.with_extension("csv"), &to_csv(rows))
+        write_file(file, &svg(title, &subtitle, &panels))
     }
 }
 

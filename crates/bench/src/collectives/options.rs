@@ -61,7 +61,7 @@ pub(crate) struct CollectivesBench {
     #[command(flatten)]
     pub(super) link: LinkOptions,
 
-    /// Draw GB/s by size, and write the numbers beside it as FILE with the ending csv.
+    /// Draw GB/s by size.
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
 }

@@ -24,6 +24,7 @@ use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
 use crate::peers::{FoundPeer, Peer};
+use crate::rounds::each_once;
 
 impl Bench for KernelsBench {
     const NAME: &'static str = "kernels";
@@ -99,29 +100,21 @@ impl Team<'_> {
         options: &KernelsBench,
     ) -> Result<(), Failure> {
         let row = &measured.row;
-        let check = round == 1 && !self.peers.is_empty();
+        let check = round == 0 && !self.peers.is_empty();
         let order = row.order(options.milliseconds, check);
         let patience = self.patience;
         let sides = std::iter::once(&mut self.ours).chain(&mut self.peers);
-        let mut sides: Vec<_> = sides.enumerate().collect();
-        // Who comes first has the caches of whoever came before.
-        if round.is_multiple_of(2) {
-            sides.reverse();
+        let mut sides: Vec<_> = sides.collect();
+        let answers = each_once(round, sides.len(), |side| {
+            sides[side].measure(row, &order, patience)
+        })?;
+        if let [ours, theirs @ ..] = answers.as_slice() {
+            theirs
+                .iter()
+                .try_for_each(|theirs| ours.compare(theirs, row))?;
         }
-        let mut answers = Vec::with_capacity(sides.len());
-        for (place, side) in sides {
-            answers.push((place, side.measure(row, &order, patience)?));
-        }
-        answers.sort_by_key(|(place, _)| *place);
-        let mut answers = answers.into_iter().map(|(_, answer)| answer);
-        let series = &mut measured.series[index];
-        if let Some(ours) = answers.next() {
-            series.ours.push(ours.microseconds);
-            for (times, theirs) in series.peers.iter_mut().zip(answers) {
-                ours.compare(&theirs, row)?;
-                times.push(theirs.microseconds);
-            }
-        }
+        let times = answers.iter().map(|answer| answer.microseconds);
+        measured.series[index].add(times);
         Ok(())
     }
 }
@@ -133,7 +126,7 @@ fn measure(
     options: &KernelsBench,
 ) -> Result<(), Failure> {
     let groups: Vec<_> = results.groups().map(<[_]>::len).collect();
-    for round in 1..=options.rounds {
+    for round in 0..options.rounds {
         let mut rows = results.rows.as_mut_slice();
         for &length in &groups {
             let (group, rest) = rows.split_at_mut(length);
@@ -143,7 +136,8 @@ fn measure(
                     team.measure(measured, index, round, options)?;
                 }
                 let progress = progress(group, index, &team.ours.name);
-                eprintln!("[round {round}/{}] {progress}", options.rounds);
+                let rounds = options.rounds;
+                eprintln!("[round {}/{rounds}] {progress}", round + 1);
             }
         }
     }

@@ -1,49 +1,21 @@
 //! What `bench kernels` found: as tables and as JSON.
 
-use everburn_record::statistics::{Spread, geometric_mean, median_ratio};
+use everburn_record::statistics::{Spread, geometric_mean};
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::layer::Pass;
 use super::options::Row;
 use crate::cells::{mark, times};
-use crate::peers::{FoundPeer, to_fastest};
-
-/// Microseconds of a row with some number of threads, one value a round.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Series {
-    pub(super) ours: Vec<f64>,
-    /// Of each peer, in the order in which they were asked for.
-    pub(super) peers: Vec<Vec<f64>>,
-}
-
-impl Series {
-    /// How many times as fast as each peer we are.
-    fn ratios(&self) -> impl Iterator<Item = Option<f64>> {
-        self.peers
-            .iter()
-            .map(|times| median_ratio(times, &self.ours))
-    }
-
-    /// How many times as fast as the fastest peer we are.
-    pub(super) fn to_fastest(&self) -> Option<f64> {
-        to_fastest(self.ratios())
-    }
-
-    fn is_steady(&self) -> bool {
-        std::iter::once(&self.ours)
-            .chain(&self.peers)
-            .filter_map(|times| Spread::of(times))
-            .all(|spread| spread.is_steady())
-    }
-}
+use crate::peers::FoundPeer;
+use crate::rounds::Beside;
 
 /// A row with its numbers.
 #[derive(Debug, Clone)]
 pub(super) struct BenchmarkRow {
     pub(super) row: Row,
-    /// By number of threads, in the order in which they were asked for.
-    pub(super) series: Vec<Series>,
+    /// Microseconds by number of threads, in the order in which they were asked for.
+    pub(super) series: Vec<Beside>,
 }
 
 /// All rows, those of a model and a batch together.
@@ -84,9 +56,9 @@ impl Summary<'_> {
 
 impl KernelResults {
     pub(super) fn new(rows: Vec<Row>, threads: Vec<usize>, peers: &[FoundPeer]) -> Self {
-        let nothing = Series {
-            ours: Vec::new(),
+        let nothing = Beside {
             peers: vec![Vec::new(); peers.len()],
+            ..Beside::default()
         };
         let series = vec![nothing; threads.len()];
         let rows = rows.into_iter().map(|row| BenchmarkRow {
@@ -149,7 +121,7 @@ impl KernelResults {
                     cells.push(times(series.to_fastest()));
                 }
             }
-            cells.push(mark(series.iter().all(Series::is_steady)));
+            cells.push(mark(series.iter().all(Beside::is_steady)));
             cells
         });
         aligned(&header, &lines.collect::<Vec<_>>(), &[])
@@ -307,7 +279,7 @@ fn step(rows: &[BenchmarkRow], index: usize) -> Option<(f64, Vec<Option<f64>>)> 
         .filter(|measured| measured.row.pass != Pass::Forward);
     let sum = |peer: Option<usize>| {
         let milliseconds = trained.clone().map(|BenchmarkRow { row, series }| {
-            let Series { ours, peers } = &series[index];
+            let Beside { ours, peers, .. } = &series[index];
             let spread = Spread::of(peer.map_or(ours, |peer| &peers[peer]))?;
             Some(row.count as f64 * spread.median / 1e3)
         });

@@ -169,21 +169,3 @@ fn a_row_of_json_has_what_was_asked_for() {
     assert_eq!(rows[1]["gloo_mean_us"], Value::Null);
     assert_eq!(rows[1]["steady"], false);
 }
-
-#[test]
-fn comma_separated_values_have_the_same_rows() {
-    let text = to_csv(&to_json(&two(), None, &json!({ "cores": 2 })));
-    let lines: Vec<_> = text.lines().collect();
-    assert_eq!(lines.len(), 3);
-    let columns: Vec<_> = lines[0].split(',').collect();
-    assert_eq!(columns[..3], ["operation", "ranks", "transport"]);
-    assert!(!columns.contains(&"machine"));
-    let cell = |line: usize, name: &str| {
-        let at = columns.iter().position(|column| *column == name).unwrap();
-        lines[line].split(',').nth(at).unwrap().to_owned()
-    };
-    assert_eq!(cell(1, "transport"), "shm");
-    assert_eq!(cell(1, "p50_us"), "235.0");
-    assert_eq!(cell(2, "ratio"), "");
-    assert_eq!(to_csv(&json!([])), "");
-}
