@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use everburn::launch::Children;
 use everburn_record::sync::lock;
+use serde::de::DeserializeOwned;
 
 use super::GpuCheckArguments;
 use super::apart::{self, furthest};
@@ -116,12 +117,13 @@ impl Check<'_> {
 
     /// Has the kernels of a task compiled and tuned, whose time is measured later.
     fn prepare(&self, task: &Task) -> std::io::Result<()> {
-        let command = match &task.work {
+        let part = match &task.work {
             _ if task.skipped.is_some() => return Ok(()),
-            Work::NcclCost => self.part(Part::NcclCost, &self.arguments.device, None),
+            Work::NcclCost => Part::NcclCost,
             Work::Throughput { what, batch, .. } => self.throughput_part(*what, *batch),
             _ => return Ok(()),
         };
+        let command = self.part(part, &self.arguments.device, None);
         let limit = self.limit(task).max(LEAST);
         // Whatever is wrong with it is found again.
         self.run_part(command, limit).map(drop)
@@ -182,11 +184,18 @@ impl Check<'_> {
         }
     }
 
+    /// What a part on the device has found, or why it has found nothing.
+    fn found<T: DeserializeOwned>(
+        &self,
+        part: Part,
+        limit: Duration,
+    ) -> std::io::Result<Result<T, String>> {
+        let command = self.part(part, &self.arguments.device, self.arguments.plant);
+        Ok(result(&self.run_part(command, limit)?))
+    }
+
     fn numbers(&self, model: CheckedModel, limit: Duration) -> std::io::Result<[CheckResult; 2]> {
-        let device = &self.arguments.device;
-        let command = self.part(Part::Numbers(model), device, self.arguments.plant);
-        let ended = self.run_part(command, limit)?;
-        Ok(match result::<Numbers>(&ended) {
+        Ok(match self.found::<Numbers>(Part::Numbers(model), limit)? {
             Err(why) => [Err(why.clone()), Err(why)],
             Ok(found) => {
                 let note = format!("furthest: {}", found.parameter);
@@ -299,9 +308,8 @@ impl Check<'_> {
 
     /// By how much a step is slower whose gradients go through NCCL, though nobody else has any.
     fn nccl_cost(&self, limit: Duration) -> std::io::Result<CheckResult> {
-        let command = self.part(Part::NcclCost, &self.arguments.device, None);
-        let ended = self.run_part(command, limit)?;
-        Ok(result::<ExchangeCost>(&ended).map(|found| {
+        let found = self.found::<ExchangeCost>(Part::NcclCost, limit)?;
+        Ok(found.map(|found| {
             let note = format!(
                 "gpt2-124m, {:.1} ms per step without; the median of turns of {} steps",
                 found.step_ms, found.steps
@@ -312,9 +320,8 @@ impl Check<'_> {
 
     /// How far a replayed pass is from a launched one, with the numbers that were recorded and with others.
     fn replay(&self, limit: Duration) -> std::io::Result<CheckResult> {
-        let command = self.part(Part::Replay, &self.arguments.device, None);
-        let ended = self.run_part(command, limit)?;
-        Ok(result::<Replayed>(&ended).map(|found| {
+        let found = self.found::<Replayed>(Part::Replay, limit)?;
+        Ok(found.map(|found| {
             let note = format!(
                 "{:.0} us launched, {:.0} us replayed; with other images {:.0e} apart",
                 found.launched_us, found.replayed_us, found.apart_with_others
@@ -329,9 +336,8 @@ impl Check<'_> {
         batch: usize,
         limit: Duration,
     ) -> std::io::Result<SideThroughput> {
-        let command = self.throughput_part(what, batch);
-        let ended = self.run_part(command, limit)?;
-        Ok(match result::<Rate>(&ended) {
+        let part = self.throughput_part(what, batch);
+        Ok(match self.found::<Rate>(part, limit)? {
             Err(why) => SideThroughput::without(State::Failed, why),
             Ok(rate) if rate.per_second.is_finite() && rate.per_second > 0.0 => SideThroughput {
                 state: State::Passed,
