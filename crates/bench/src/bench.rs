@@ -242,41 +242,27 @@ const BENCHES: [Entry; 10] = [
     entry::<SyncBench>(),
 ];
 
-/// What the arguments after `bench` ask for.
-enum Asked<'a> {
-    Run(&'static Entry, &'a [OsString]),
-    List,
-    Unknown(String),
-}
-
-fn asked_for(arguments: &[OsString]) -> Asked<'_> {
-    let Some(first) = arguments.first() else {
-        return Asked::Run(&BENCHES[0], arguments);
+/// The benchmark that `arguments` name, and the rest of them; the first where none is named.
+fn named(arguments: &[OsString]) -> Result<(&'static Entry, &[OsString]), Failure> {
+    let first = arguments.first().map(|first| first.to_string_lossy());
+    let Some(name) = first.filter(|first| !first.starts_with('-')) else {
+        return Ok((&BENCHES[0], arguments));
     };
-    let word = first.to_string_lossy();
-    match &*word {
-        "--help" | "-h" | "--list" => Asked::List,
-        _ if word.starts_with('-') => Asked::Run(&BENCHES[0], arguments),
-        _ => match BENCHES.iter().find(|bench| bench.name == word) {
-            Some(bench) => Asked::Run(bench, &arguments[1..]),
-            None => Asked::Unknown(word.into_owned()),
-        },
-    }
+    let bench = BENCHES.iter().find(|bench| bench.name == name);
+    let unknown = || format!("there is no benchmark `{name}` yet\n\n{}", listing());
+    let bench = bench.ok_or_else(|| Failure::Usage(unknown()))?;
+    Ok((bench, &arguments[1..]))
 }
 
 /// Runs the benchmark that `arguments` name.
 pub(crate) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
-    match asked_for(arguments) {
-        Asked::Run(bench, rest) => (bench.run)(rest),
-        Asked::List => {
-            println!("{}", listing());
-            Ok(ExitCode::SUCCESS)
-        }
-        Asked::Unknown(name) => Err(Failure::Usage(format!(
-            "there is no benchmark `{name}` yet\n\n{}",
-            listing()
-        ))),
+    let asks_for = |word: &str| arguments.first().is_some_and(|first| first == word);
+    if ["--help", "-h", "--list"].into_iter().any(asks_for) {
+        println!("{}", listing());
+        return Ok(ExitCode::SUCCESS);
     }
+    let (bench, rest) = named(arguments)?;
+    (bench.run)(rest)
 }
 
 fn listing() -> String {
