@@ -5,8 +5,6 @@ mod ours;
 mod rows;
 mod theirs;
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use self::options::Case;

@@ -91,18 +91,10 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            model,
-            ranks,
-            threads,
-            batch,
-        } = self;
-        write!(
-            f,
-            "{model}, {} x {}, batch {batch}",
-            counted(*ranks, "rank"),
-            counted(*threads, "thread")
-        )
+        let ranks = counted(self.ranks, "rank");
+        let threads = counted(self.threads, "thread");
+        let (model, batch) = (&self.model, self.batch);
+        write!(f, "{model}, {ranks} x {threads}, batch {batch}")
     }
 }
 
@@ -123,9 +115,8 @@ impl TrainBench {
             for &batch in &self.batch_size {
                 for &ranks in &self.ranks {
                     for threads in self.threads_of(ranks, cores) {
-                        let model = model.clone();
                         cases.push(Case {
-                            model,
+                            model: model.clone(),
                             ranks,
                             threads,
                             batch,
