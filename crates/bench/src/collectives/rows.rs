@@ -307,4 +307,4 @@ pub(super) fn to_json(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
