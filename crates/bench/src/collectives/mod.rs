@@ -28,6 +28,7 @@ use crate::job::{Job, JobContext};
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::peers::Peer;
+use crate::rounds::each_once;
 
 /// Calls before those that count, on both sides.
 const WARM_UP: usize = 3;
@@ -136,7 +137,7 @@ impl Sweep<'_> {
                 }
             }));
             let measured = &mut results.measured[first..];
-            for round in 1..=self.options.rounds {
+            for round in 0..self.options.rounds {
                 self.add_round(round, &task, measured, &mut jobs, &mut peers)?;
             }
             for line in measured {
@@ -171,8 +172,7 @@ impl Sweep<'_> {
         })
     }
 
-    /// Each peer once, and each way once: in every other round ours first, because who comes first has the caches of
-    /// whoever came before. `measured` and `jobs` are in the order of the ways.
+    /// Each peer once, and our ways once. `measured` and `jobs` are in the order of the ways.
     fn add_round(
         &self,
         round: usize,
@@ -181,38 +181,26 @@ impl Sweep<'_> {
         jobs: &mut [Job<'_>],
         peers: &mut [PeerRanks<'_>],
     ) -> Result<(), Failure> {
-        if round.is_multiple_of(2) {
-            self.add_ours(task, measured, jobs)?;
-            self.add_peers(task, measured, peers)?;
-        } else {
-            self.add_peers(task, measured, peers)?;
-            self.add_ours(task, measured, jobs)?;
-        }
+        let (bytes, patience) = (task.bytes.0, self.setup.patience);
+        let theirs = match task.operation {
+            PEERS_OPERATION => peers.len(),
+            _ => 0,
+        };
+        each_once(round, theirs + 1, |side| {
+            if side == theirs {
+                return self.add_ours(task, measured, jobs);
+            }
+            let times = peers[side].measure(bytes, WARM_UP, repeats(bytes), patience)?;
+            for line in measured.iter_mut() {
+                line.peers[side].times.0.push(times.clone());
+            }
+            Ok(())
+        })?;
         if !self.options.over_links() {
-            let bytes = task.bytes.0;
             let alone = self.memcpy(&mut jobs[0], bytes, false)?;
             let each = self.memcpy(&mut jobs[0], bytes, true)?;
             for line in measured {
                 line.ground.add_copies(alone, each);
-            }
-        }
-        Ok(())
-    }
-
-    fn add_peers(
-        &self,
-        task: &Task,
-        measured: &mut [CollectiveMeasurement],
-        peers: &mut [PeerRanks<'_>],
-    ) -> Result<(), Failure> {
-        if task.operation != PEERS_OPERATION {
-            return Ok(());
-        }
-        let (bytes, patience) = (task.bytes.0, self.setup.patience);
-        for (index, ranks) in peers.iter_mut().enumerate() {
-            let times = ranks.measure(bytes, WARM_UP, repeats(bytes), patience)?;
-            for line in measured.iter_mut() {
-                line.peers[index].times.0.push(times.clone());
             }
         }
         Ok(())

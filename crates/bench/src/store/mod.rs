@@ -21,6 +21,7 @@ use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
 use crate::peers::{FoundPeer, Peer};
+use crate::rounds::each_once;
 
 /// PyTorch's server and client.
 const SCRIPT: &str = "pytorch_store.py";
@@ -173,23 +174,21 @@ impl Processes<'_> {
         let mut measured = StoreResults::default();
         // The first round warms up what is measured and is not counted.
         for round in 0..=options.rounds {
-            // Who comes first has the caches of whoever came before.
-            self.servers.reverse();
             for operation in Operation::ALL {
-                for (client, pool) in &mut self.clients {
-                    for (server, _, address) in &self.servers {
-                        let calls = options.calls_of(operation);
-                        let order = Order::Calls {
-                            address: address.clone(),
-                            operation,
-                            calls,
-                        };
-                        let answer = read(&pool.ask(&json!(order), patience)?)?;
-                        let rate = calls as f64 / answer.seconds;
-                        if round > 0 {
-                            measured.add(*client, operation, *server, rate);
-                        }
-                    }
+                let (calls, servers) = (options.calls_of(operation), self.servers.len());
+                let rates = each_once(round, self.clients.len() * servers, |side| {
+                    let (client, pool) = &mut self.clients[side / servers];
+                    let (server, _, address) = &self.servers[side % servers];
+                    let order = Order::Calls {
+                        address: address.clone(),
+                        operation,
+                        calls,
+                    };
+                    let answer = read(&pool.ask(&json!(order), patience)?)?;
+                    Ok((*client, *server, calls as f64 / answer.seconds))
+                })?;
+                for (client, server, rate) in rates.into_iter().filter(|_| round > 0) {
+                    measured.add(client, operation, server, rate);
                 }
             }
             let (_, pool) = &mut self.clients[0];
