@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches, Parser};
-use everburn::launch::Children;
+use everburn::launch::{Children, WorkerPool, forget_ranks};
 use everburn_record::proc::CpuTime;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -160,6 +160,17 @@ impl Setup {
         let mut command = Command::new(&self.program);
         command.arg("side").args(words);
         command
+    }
+
+    /// Starts a process that takes orders.
+    pub(crate) fn worker(
+        &self,
+        name: &str,
+        mut command: Command,
+    ) -> Result<WorkerPool<'_>, Failure> {
+        forget_ranks(&mut command);
+        let (children, folder) = (&self.children, self.folder());
+        Ok(WorkerPool::start(children, name, vec![command], folder)?)
     }
 
     /// The context of `ranks` ranks: each in its namespace if there is a network, otherwise on this machine.

@@ -10,7 +10,7 @@ pub(crate) mod server;
 
 use std::process::Command;
 
-use everburn::launch::{WorkerPool, forget_ranks};
+use everburn::launch::WorkerPool;
 use serde_json::{Value, json};
 
 use self::client::{Answer, Operation, Order};
@@ -137,14 +137,8 @@ struct Processes<'a> {
 }
 
 impl Processes<'_> {
-    fn start_server(&mut self, server: Server, mut command: Command) -> Result<(), Failure> {
-        forget_ranks(&mut command);
-        let mut pool = WorkerPool::start(
-            &self.setup.children,
-            server.name(),
-            vec![command],
-            self.setup.folder(),
-        )?;
+    fn start_server(&mut self, server: Server, command: Command) -> Result<(), Failure> {
+        let mut pool = self.setup.worker(server.name(), command)?;
         let said = pool.answers(self.setup.patience)?.swap_remove(0);
         let (Some(host), Some(port)) = (said["host"].as_str(), said["port"].as_u64()) else {
             return Err(Failure::new(format!(
@@ -156,15 +150,9 @@ impl Processes<'_> {
         Ok(())
     }
 
-    fn start_client(&mut self, client: Client, mut command: Command) -> Result<(), Failure> {
-        forget_ranks(&mut command);
+    fn start_client(&mut self, client: Client, command: Command) -> Result<(), Failure> {
         let name = format!("{}'s client", client.name());
-        let pool = WorkerPool::start(
-            &self.setup.children,
-            name,
-            vec![command],
-            self.setup.folder(),
-        )?;
+        let pool = self.setup.worker(&name, command)?;
         self.clients.push((client, pool));
         Ok(())
     }
