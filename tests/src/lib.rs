@@ -12,7 +12,7 @@
 //! - [`Meeting`] is where the threads of a test meet;
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
-//! - [`Talker`] is a process that a test talks to;
+//! - [`Talker`] is a process whose lines a test reads;
 //! - [`tar`] writes tar files;
 //! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
 //!

@@ -1,15 +1,20 @@
-//! A process that a test talks to, line by line.
+//! A process whose lines a test reads.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
 use serde_json::Value;
 
-/// A process that reads lines of JSON and writes lines. It is killed when this is dropped.
+use crate::wait::{DEADLINE, holds_within};
+
+/// A process that writes lines until its input ends. It is killed when this is dropped.
 pub struct Talker {
     child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    /// Its lines.
+    output: Receiver<String>,
 }
 
 impl Talker {
@@ -20,37 +25,32 @@ impl Talker {
     pub fn start(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the process starts");
-        let output = child.stdout.take().expect("its output is a pipe");
+        let lines = child.stdout.take().expect("its output is a pipe");
+        let lines = BufReader::new(lines).lines();
+        let (read, output) = channel();
+        thread::spawn(move || {
+            let mut lines = lines.map_while(Result::ok);
+            lines.try_for_each(|line| read.send(line))
+        });
         Self {
             input: child.stdin.take(),
-            output: BufReader::new(output),
             child,
+            output,
         }
-    }
-
-    /// Writes a line.
-    ///
-    /// # Panics
-    /// When it does not read any more.
-    pub fn tell(&mut self, order: &Value) {
-        let input = self.input.as_mut().expect("its input is a pipe");
-        writeln!(input, "{order}").expect("it reads");
     }
 
     /// The next line that it writes.
     ///
     /// # Panics
-    /// When its output cannot be read.
+    /// When none comes within [`DEADLINE`].
     pub fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("its output");
-        line
+        self.output.recv_timeout(DEADLINE).expect("a line")
     }
 
     /// The next line that it writes, which is JSON.
     ///
     /// # Panics
-    /// With the line, when it is none.
+    /// With the line, when it is none; as [`line`](Self::line).
     pub fn answer(&mut self) -> Value {
         let line = self.line();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: `{line}`"))
@@ -59,11 +59,15 @@ impl Talker {
     /// Ends its input; it ends by itself, with success.
     ///
     /// # Panics
-    /// When it fails.
+    /// When it fails, or does not end within [`DEADLINE`].
     pub fn finish(mut self) {
         drop(self.input.take());
-        let status = self.child.wait().expect("a child can be waited for");
-        assert!(status.success(), "{status}");
+        let mut ended = None;
+        holds_within(DEADLINE, || {
+            ended = self.child.try_wait().expect("a child can be waited for");
+            ended.is_some()
+        });
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
     }
 }
 

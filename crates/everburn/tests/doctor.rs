@@ -2,11 +2,10 @@
 
 use std::process::Command;
 
-use everburn_tests::Talker;
+use everburn_tests::{TOKEN, Talker};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_everburn");
-const TOKEN: &str = "a token of the tests";
 
 /// A store, and its port.
 fn store() -> (Talker, String) {

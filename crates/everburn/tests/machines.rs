@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use everburn_tests::Talker;
+use everburn_tests::{TOKEN, Talker};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_everburn");
@@ -43,7 +43,7 @@ impl Machines {
             .env("MASTER_ADDR", address(0))
             // The namespaces are this test's alone: no other program has the port.
             .env("MASTER_PORT", "29500")
-            .env("EVERBURN_JOB_TOKEN", "a token of the tests")
+            .env("EVERBURN_JOB_TOKEN", TOKEN)
             .env_remove("TORCHELASTIC_USE_AGENT_STORE")
             .env_remove("EVERBURN_LAUNCHER_PID");
         Talker::start(&mut command)
