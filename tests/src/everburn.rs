@@ -72,6 +72,11 @@ impl Everburn {
         Self::of_program(&binary(), folder, arguments)
     }
 
+    /// `everburn <line>` in `folder`: words with a space between them.
+    pub fn line(folder: &Path, line: impl AsRef<str>) -> Self {
+        Self::new(folder, line.as_ref().split_whitespace())
+    }
+
     /// `everburn-bench <arguments>` in `folder`.
     pub fn bench<I>(folder: &Path, arguments: I) -> Self
     where
@@ -127,6 +132,12 @@ impl Everburn {
         self
     }
 
+    /// Adds words with a space between them, as [`args`](Self::args) does.
+    #[must_use]
+    pub fn words(self, words: impl AsRef<str>) -> Self {
+        self.args(words.as_ref().split_whitespace())
+    }
+
     /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
@@ -134,11 +145,10 @@ impl Everburn {
         self
     }
 
-    /// Sets several environment variables.
+    /// Sets environment variables.
     #[must_use]
-    pub fn envs<N, V>(mut self, variables: impl IntoIterator<Item = (N, V)>) -> Self
+    pub fn envs<'a, V>(mut self, variables: impl IntoIterator<Item = (&'a str, V)>) -> Self
     where
-        N: AsRef<OsStr>,
         V: AsRef<OsStr>,
     {
         self.command.envs(variables);
@@ -202,6 +212,44 @@ impl Everburn {
     /// When it does not end within [`DEADLINE`](crate::DEADLINE).
     pub fn run(self) -> Ended {
         self.start().wait()
+    }
+
+    /// Runs it to its end, which is a success.
+    ///
+    /// # Panics
+    /// With the output, when it has failed; as [`run`](Self::run).
+    #[track_caller]
+    pub fn succeed(self) -> Ended {
+        self.run().succeeded()
+    }
+
+    /// Runs it to its end: it refuses with the exit code 2 and these messages, as [`Ended::failed_with`] finds them.
+    ///
+    /// # Panics
+    /// With the output, when it does not; as [`run`](Self::run).
+    #[track_caller]
+    pub fn refused(self, messages: &[&str]) -> Ended {
+        let ended = self.run();
+        ended.failed_with(2, messages);
+        ended
+    }
+}
+
+/// Demands that small trainings of a model are refused before anything is started, each in a folder of its own. Each is
+/// a line: its flags and the messages, with `|` between them.
+///
+/// # Panics
+/// With the output, when one is not.
+#[track_caller]
+pub fn assert_refused(model: &str, trainings: &str) {
+    let lines = trainings.lines().map(str::trim);
+    for line in lines.filter(|line| !line.is_empty()) {
+        let (flags, messages) = line.split_once('|').expect("flags and messages");
+        let folder = tempfile::tempdir().expect("a folder for a test can be made");
+        let training = Everburn::train(folder.path(), model).words(flags);
+        let ended = training.refused(&messages.split('|').map(str::trim).collect::<Vec<_>>());
+        ended.started_nothing();
+        assert!(!folder.path().join("runs").exists(), "{ended}");
     }
 }
 

@@ -205,9 +205,45 @@ impl Ended {
     ///
     /// # Panics
     /// With the output, when it has failed.
+    #[track_caller]
     pub fn succeeded(self) -> Self {
         assert_eq!(self.code(), 0, "{self}");
         self
+    }
+
+    /// Checks that standard output holds every one of `parts`.
+    ///
+    /// # Panics
+    /// With the output, when it lacks one.
+    #[track_caller]
+    pub fn prints<P: AsRef<str>>(&self, parts: impl IntoIterator<Item = P>) {
+        self.holds(&self.stdout, parts);
+    }
+
+    /// Checks that standard error holds every one of `parts`.
+    ///
+    /// # Panics
+    /// With the output, when it lacks one.
+    #[track_caller]
+    pub fn warns<P: AsRef<str>>(&self, parts: impl IntoIterator<Item = P>) {
+        self.holds(&self.stderr, parts);
+    }
+
+    #[track_caller]
+    fn holds<P: AsRef<str>>(&self, text: &str, parts: impl IntoIterator<Item = P>) {
+        for part in parts {
+            let part = part.as_ref();
+            assert!(text.contains(part), "{part} is missing\n{self}");
+        }
+    }
+
+    /// The JSON that it has printed.
+    ///
+    /// # Panics
+    /// With the output, when it has printed anything else.
+    pub fn json(&self) -> serde_json::Value {
+        let parsed = serde_json::from_str(self.stdout.trim());
+        parsed.unwrap_or_else(|error| panic!("no JSON: {error}\n{self}"))
     }
 
     /// Whether another process had taken the port that was free a moment before.
@@ -222,6 +258,7 @@ impl Ended {
     ///
     /// # Panics
     /// With the output, when one of them differs.
+    #[track_caller]
     pub fn failed_with(&self, code: i32, messages: &[&str]) {
         assert_eq!(self.code(), code, "{self}");
         let squeezed = squeeze(&self.stderr);
@@ -229,6 +266,17 @@ impl Ended {
             let found = squeezed.contains(&squeeze(message));
             assert!(found, "the message should say `{message}`\n{self}");
         }
+    }
+
+    /// Checks that no rank was started and nothing has panicked.
+    ///
+    /// # Panics
+    /// With the output, when it was.
+    #[track_caller]
+    pub fn started_nothing(&self) {
+        assert!(!self.stdout.contains("epoch"), "{self}");
+        assert!(!self.stderr.contains("[rank "), "{self}");
+        assert!(!self.stderr.contains("panicked"), "{self}");
     }
 }
 

@@ -5,12 +5,14 @@
 //! - [`Job`] is such a command that runs: its ranks can be found and signalled, conditions waited
 //!   for, and nothing of it survives its drop;
 //! - [`Ended`] is how it ended: code, standard output, standard error;
+//! - [`assert_refused`] demands that trainings are refused;
 //! - [`AssertContains`] demands parts of a text, [`assert_matches`] a pattern of a value;
 //! - [`Etcd`] is an etcd of three members, which can be killed one by one;
 //! - [`HttpServer`] answers requests as a test decides;
 //! - [`Meeting`] is where the threads of a test meet;
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
+//! - [`Talker`] is a process whose lines a test reads;
 //! - [`tar`] writes tar files;
 //! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
 //!
@@ -30,13 +32,14 @@ mod processes;
 mod run;
 mod skip;
 mod stranger;
+mod talker;
 pub mod tar;
 mod terminal;
 mod wait;
 
 pub use contains::{AssertContains, lookup};
 pub use etcd::Etcd;
-pub use everburn::{Everburn, SMALL, TOKEN, binary};
+pub use everburn::{Everburn, SMALL, TOKEN, assert_refused, binary};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use job::{Ended, Job};
 pub use meeting::Meeting;
@@ -45,5 +48,6 @@ pub use processes::{Process, StoppedProcess, processes_marked};
 pub use run::Run;
 pub use skip::{data_folder, skip, skip_missing};
 pub use stranger::{Attack, Siege};
+pub use talker::Talker;
 pub use terminal::Terminal;
 pub use wait::{DEADLINE, ORPHAN_DEADLINE, holds_within};

@@ -103,6 +103,20 @@ impl Run {
             .collect()
     }
 
+    /// A number of each line of a kind, to the bit.
+    ///
+    /// # Panics
+    /// When a line has no such number.
+    pub fn values(&self, kind: &str, name: &str) -> Vec<f64> {
+        let lines = self.metrics().into_iter();
+        let lines = lines.filter(|line| line["kind"] == kind);
+        let value = |line: Value| {
+            let value = line[name].as_f64();
+            value.unwrap_or_else(|| panic!("no {name} in {line}"))
+        };
+        lines.map(value).collect()
+    }
+
     /// How many epochs have been recorded so far.
     pub fn epochs(&self) -> usize {
         self.losses("train").len()

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::everburn::binary;
 use crate::processes::{MARK, Process, kill_marked, new_mark, processes_marked};
 use crate::wait::{DEADLINE, holds_within};
 
@@ -105,6 +106,16 @@ impl Terminal {
     pub fn enter(&self, text: &str) {
         self.tmux(&["send-keys", "-t", "shell", "-l", text]);
         self.press("Enter");
+    }
+
+    /// Types a command line of the binary, `everburn <arguments>`, after the first prompt.
+    ///
+    /// # Panics
+    /// When there is no prompt, or no binary.
+    pub fn enter_everburn(&self, arguments: &str) {
+        self.wait_for("a prompt", |screen| !screen.trim().is_empty());
+        let program = std::path::absolute(binary()).expect("a path that is not empty");
+        self.enter(&format!("'{}' {arguments}", program.display()));
     }
 
     /// Presses a key by tmux's name for it, `C-c` say.

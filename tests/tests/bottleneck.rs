@@ -4,8 +4,11 @@ use everburn_tests::{Ended, Everburn, Run, SMALL};
 use serde_json::Value;
 
 fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
-    let line = "bottleneck mnist --steps 24 --batch-size 20 --run-dir run".split(' ');
-    Everburn::new(folder, line).args(SMALL).args(flags).run()
+    Everburn::line(folder, "bottleneck mnist --steps 24 --batch-size 20")
+        .words("--run-dir run")
+        .args(SMALL)
+        .args(flags)
+        .run()
 }
 
 /// How long the training took in seconds up to the last line of its record, by the recording of rank 0 and by its own
@@ -82,9 +85,7 @@ fn two_ranks_are_laid_open() {
         "{flame:.3000}"
     );
     // The same can be said once more, without training.
-    let again = Everburn::new(folder.path(), ["bottleneck", "--of", "run"])
-        .run()
-        .succeeded();
+    let again = Everburn::new(folder.path(), ["bottleneck", "--of", "run"]).succeed();
     let table = |text: &str| text.split("findings").last().unwrap().to_owned();
     assert_eq!(table(&again.stdout), table(&ended.stdout));
 }
@@ -132,7 +133,7 @@ fn a_rank_many_times_as_slow_is_named_first() {
 fn one_rank_alone_has_layers_too() {
     let folder = tempfile::tempdir().unwrap();
     let ended = bottleneck(folder.path(), &[]).succeeded();
-    assert!(ended.stdout.contains("layers of rank 0"), "{ended}");
+    ended.prints(["layers of rank 0"]);
     assert!(
         ended.stdout.contains("conv1") && ended.stdout.contains("fc2"),
         "{ended}"
@@ -182,9 +183,6 @@ fn what_cannot_be_profiled_is_refused() {
     ] {
         bottleneck(folder.path(), flags).failed_with(2, &messages);
     }
-    let ended = Everburn::new(folder.path(), ["bottleneck", "--of", "nowhere"]).run();
-    ended.failed_with(
-        2,
-        &["no recordings of ranks in nowhere/profile", "--profile"],
-    );
+    Everburn::new(folder.path(), ["bottleneck", "--of", "nowhere"])
+        .refused(&["no recordings of ranks in nowhere/profile", "--profile"]);
 }

@@ -1,6 +1,6 @@
 //! burn-train's dashboard on a terminal, and how it is left.
 
-use everburn_tests::{Run, Terminal, binary, skip_missing};
+use everburn_tests::{Run, Terminal, skip_missing};
 use rustix::process::Signal;
 
 /// Starts a long training on two ranks in a terminal and waits until its dashboard shows numbers.
@@ -9,13 +9,9 @@ fn dashboard(folder: &std::path::Path, test: &str) -> Option<Terminal> {
         skip_missing(test, "there is no tmux", "tmux");
         return None;
     };
-    let binary = binary();
-    let program = std::path::absolute(&binary).unwrap();
     let small = everburn_tests::SMALL.join(" ");
-    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
-    terminal.enter(&format!(
-        "'{}' train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?",
-        program.display()
+    terminal.enter_everburn(&format!(
+        "train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?"
     ));
     // A screen may be seen while it is painted, so all of it is waited for.
     let expected = [

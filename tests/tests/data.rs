@@ -32,8 +32,7 @@ const FEW: [&str; 6] = [
 ];
 
 fn train_one_epoch(folder: &Path) -> Everburn {
-    let arguments = ["train", "mlp", "--epochs", "1", "--run-dir", "run"];
-    Everburn::new(folder, arguments).args(FEW)
+    Everburn::line(folder, "train mlp --epochs 1 --run-dir run").args(FEW)
 }
 
 #[test]
@@ -45,8 +44,7 @@ fn real_mnist_is_taken_where_it_is_and_named() {
     let ended = train_one_epoch(folder.path())
         .args(["--ranks", "2"])
         .env("EVERBURN_DATA_DIR", mnist.parent().unwrap())
-        .run()
-        .succeeded();
+        .succeed();
     let first = ended.stdout.lines().next().unwrap_or_default();
     assert!(first.starts_with("data: mnist, 600 training"), "{ended}");
     let run = Run::new(folder.path().join("run"));
@@ -58,11 +56,11 @@ fn real_mnist_is_taken_where_it_is_and_named() {
 #[test]
 fn without_files_and_network_synthetic_digits_are_taken_and_every_output_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let ended = train_one_epoch(folder.path()).run().succeeded();
+    let ended = train_one_epoch(folder.path()).succeed();
     let first = ended.stdout.lines().next().unwrap_or_default();
     assert!(first.starts_with("data: synthetic-digits"), "{ended}");
     assert!(first.contains("MNIST was not found"), "{ended}");
-    assert!(ended.stdout.contains("mlp on synthetic-digits"), "{ended}");
+    ended.prints(["mlp on synthetic-digits"]);
 
     let run = Run::new(folder.path().join("run"));
     let report = run.report();
@@ -73,9 +71,8 @@ fn without_files_and_network_synthetic_digits_are_taken_and_every_output_says_so
     assert!(config.contains("name = \"synthetic\""), "{config}");
     assert!(config.contains("MNIST was not found"), "{config}");
 
-    let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
-    let ended = ended.succeeded();
-    assert!(ended.stdout.contains("on synthetic-digits"), "{ended}");
+    let ended = Everburn::new(folder.path(), ["eval", "run"]).succeed();
+    ended.prints(["on synthetic-digits"]);
 }
 
 #[test]
@@ -103,11 +100,10 @@ fn a_folder_that_was_named_and_is_not_there_is_refused() {
     };
     let folder = tempfile::tempdir().unwrap();
     for data in ["mnist", "auto"] {
-        let ended = train_one_epoch(folder.path())
+        train_one_epoch(folder.path())
             .args(["--data", data, "--data-dir", "nowhere"])
             .env("EVERBURN_DATA_DIR", mnist.parent().unwrap())
-            .run();
-        ended.failed_with(2, &["nowhere", "--data-dir", "does not exist"]);
+            .refused(&["nowhere", "--data-dir", "does not exist"]);
         assert!(!folder.path().join("run").exists(), "nothing was started");
     }
 }
@@ -115,37 +111,30 @@ fn a_folder_that_was_named_and_is_not_there_is_refused() {
 #[test]
 fn an_unknown_data_set_suggests_the_nearest() {
     let folder = tempfile::tempdir().unwrap();
-    let ended = train_one_epoch(folder.path())
+    train_one_epoch(folder.path())
         .args(["--data", "minst"])
-        .run();
-    ended.failed_with(2, &["unknown data set 'minst'", "did you mean 'mnist'?"]);
+        .refused(&["unknown data set 'minst'", "did you mean 'mnist'?"]);
 }
 
 #[test]
 fn a_model_of_digits_leads_images_of_your_own_to_another_one() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let ended = train_one_epoch(here).args(["--data", "my-images"]).run();
-    ended.failed_with(
-        2,
-        &["'my-images'", "grey images of 28 x 28", "resnet18 and vit"],
-    );
+    train_one_epoch(here)
+        .args(["--data", "my-images"])
+        .refused(&["'my-images'", "grey images of 28 x 28", "resnet18 and vit"]);
     let train = |augment: &str| {
         let data = ["--data", "synthetic", "--steps", "1", "--set", augment];
         train_one_epoch(here).args(data).run()
     };
     train("data.augment=flip,shift").failed_with(2, &["do not take flip", "shift and rotate"]);
     let ended = train("data.augment=shift").succeeded();
-    assert!(ended.stdout.contains(", augmented by shift:0.1"), "{ended}");
+    ended.prints([", augmented by shift:0.1"]);
     std::fs::write(here.join("photo.png"), "no image").unwrap();
-    let predict = Everburn::new(here, ["predict", "run", "--input", "photo.png"]).run();
-    predict.failed_with(
-        2,
-        &[
-            "photo.png: this model reads no image files",
-            "resnet18 and vit",
-        ],
-    );
+    Everburn::new(here, ["predict", "run", "--input", "photo.png"]).refused(&[
+        "photo.png: this model reads no image files",
+        "resnet18 and vit",
+    ]);
 }
 
 /// Writes the four files of MNIST, not compressed: all zero but for their headers, and the
@@ -176,10 +165,9 @@ fn a_truncated_file_is_named_with_its_lengths() {
     let lengths = format!("expected {expected} bytes, found {}", expected - 1000);
     // Not even `auto` may fall back: the file is there.
     for data in ["mnist", "auto"] {
-        let ended = train_one_epoch(folder.path())
+        train_one_epoch(folder.path())
             .args(["--data", data, "--data-dir", "."])
-            .run();
-        ended.failed_with(2, &["train-images-idx3-ubyte is truncated", &lengths]);
+            .refused(&["train-images-idx3-ubyte is truncated", &lengths]);
     }
 }
 
@@ -187,16 +175,12 @@ fn a_truncated_file_is_named_with_its_lengths() {
 fn an_altered_file_is_named_with_both_hashes() {
     let folder = tempfile::tempdir().unwrap();
     write_blank_mnist(folder.path(), 0);
-    let ended = train_one_epoch(folder.path())
+    train_one_epoch(folder.path())
         .args(["--data-dir", ".", "--ranks", "2"])
-        .run();
-    ended.failed_with(
-        2,
-        &[
+        .refused(&[
             "train-images-idx3-ubyte is not the published MNIST file",
             "expected ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        ],
-    );
+        ]);
 }
 
 #[test]
@@ -223,9 +207,8 @@ fn a_damaged_compressed_file_is_named() {
         change(&mut bytes);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, bytes).unwrap();
-        let ended = train_one_epoch(folder.path())
+        train_one_epoch(folder.path())
             .args(["--data-dir", "."])
-            .run();
-        ended.failed_with(2, &[name, "is damaged"]);
+            .refused(&[name, "is damaged"]);
     }
 }

@@ -39,10 +39,7 @@ fn can_mount(test: &str) -> bool {
 fn sizes() -> (u64, u64) {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--epochs", "1", "--run-dir", "run"];
-    Everburn::train(folder.path(), "mlp")
-        .args(flags)
-        .run()
-        .succeeded();
+    Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let run = Run::new(folder.path().join("run"));
     let files = std::fs::read_dir(run.checkpoint(1)).unwrap();
     let whole = files
@@ -75,7 +72,7 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
     for epoch in ["epoch-0002", "epoch-0003"] {
         let failed =
             format!("writing the checkpoint run/checkpoints/{epoch} failed: No space left");
-        assert!(ended.stderr.contains(&failed), "{ended}");
+        ended.warns([&failed]);
     }
     for part in [
         "it needs ",
@@ -98,17 +95,10 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
         "{events}"
     );
     let doctor = Everburn::new(folder.path(), ["doctor", "kept"]).run();
-    let told = "2 checkpoints could not be written; the first, after step ";
-    assert!(doctor.stdout.contains(told), "{doctor}");
+    doctor.prints(["2 checkpoints could not be written; the first, after step "]);
     // The earlier one is good: the run continues from it where there is space.
-    let arguments = ["train", "--resume", "--run-dir", "kept"];
-    let resumed = Everburn::new(folder.path(), arguments).run().succeeded();
-    assert!(
-        resumed
-            .stderr
-            .contains("resuming from kept/checkpoints/epoch-0001"),
-        "{resumed}"
-    );
+    let resumed = Everburn::line(folder.path(), "train --resume --run-dir kept").succeed();
+    resumed.warns(["resuming from kept/checkpoints/epoch-0001"]);
     assert_eq!(checkpoints(folder.path()).last().unwrap(), "epoch-0003");
 }
 
@@ -169,13 +159,11 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     let blocks = sizes().1 * 3 / 2 / 512;
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let ended = Everburn::train(folder.path(), "mlp")
-        .args(["--run-dir", "kept", "--epochs", "2"])
-        .args(["--set", "training.seed=77"])
+        .words("--run-dir kept --epochs 2 --set training.seed=77")
         .by(folder.path(), Path::new("dash"), ["-c", &script])
-        .run()
-        .succeeded();
+        .succeed();
     let failed = "writing the checkpoint kept/checkpoints/epoch-0002 failed: File too large";
-    assert!(ended.stderr.contains(failed), "{ended}");
+    ended.warns([failed]);
     assert_eq!(
         checkpoints(folder.path()),
         [""; 0],
@@ -190,8 +178,7 @@ fn where_files_may_not_be_so_long_the_training_goes_on() {
     let expected = " begins a training with it, with the data and settings of this one";
     assert!(what_it_does.starts_with(expected), "{ended}");
     // As it is copied.
-    let begun = Everburn::new(folder.path(), command.split(' ').skip(1)).run();
-    begun.succeeded();
+    Everburn::new(folder.path(), command.split(' ').skip(1)).succeed();
     let config = |run: &str| Run::new(folder.path().join(run)).text("config.toml");
     let (before, now) = (config("kept"), config("runs/mlp-1"));
     let weights = |line: &&str| line.starts_with("init_from = ");
@@ -210,7 +197,7 @@ fn what_the_test_has_found_is_told_where_the_model_cannot_be_written() {
         .args(["--run-dir", "kept", "--epochs", "1"])
         .by(folder.path(), Path::new("dash"), ["-c", &script])
         .run();
-    assert!(ended.stdout.contains("test accuracy "), "{ended}");
+    ended.prints(["test accuracy "]);
     assert!(!ended.stdout.contains("recorded in"), "{ended}");
     ended.failed_with(1, &["model.safetensors", "failed: File too large"]);
 }
@@ -223,8 +210,7 @@ fn an_output_on_a_full_disk_leads_to_its_flag() {
     }
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--epochs", "1", "--run-dir", "run"];
-    let trained = Everburn::train(folder.path(), "mlp").args(flags).run();
-    trained.succeeded();
+    Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let script = "mkdir -p full; mount -t tmpfs -o size=4k tmpfs full; exec \"$0\" \"$@\"";
     for words in [
         ["export", "run", "--output", "full/a.pt"].as_slice(),

@@ -6,7 +6,7 @@ mod machines;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use everburn_tests::{AssertContains, Ended, Everburn, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, Run, assert_refused};
 use rustix::process::Signal;
 
 const STEPS: usize = 30;
@@ -14,8 +14,8 @@ const STEPS: usize = 30;
 /// A training of a net with batch norms and dropout, with enough steps that a rank can come back.
 fn train(folder: &Path, name: &str, flags: &[&str]) -> Everburn {
     let steps = STEPS.to_string();
-    Everburn::new(folder, ["train", "mnist-bn", "--data", "synthetic"])
-        .args(["--train-samples", "400", "--test-samples", "40"])
+    Everburn::line(folder, "train mnist-bn --data synthetic")
+        .words("--train-samples 400 --test-samples 40")
         .args(["--batch-size", "24", "--epochs", "9", "--steps", &steps])
         .args([
             "--virtual-ranks",
@@ -35,7 +35,7 @@ fn hashes(folder: &Path, name: &str) -> Vec<String> {
 
 /// What one rank learns when nothing happens.
 fn undisturbed(folder: &Path) -> Vec<String> {
-    train(folder, "undisturbed", &[]).run().succeeded();
+    train(folder, "undisturbed", &[]).succeed();
     let hashes = hashes(folder, "undisturbed");
     assert_eq!(hashes.len(), STEPS);
     hashes
@@ -108,8 +108,7 @@ fn too_few_ranks_end_with_an_error_and_a_checkpoint_that_goes_on() {
     for message in ["cannot continue", "--resume", "rank 1", "SIGKILL"] {
         assert!(ended.stderr.contains(message), "{message}: {ended}");
     }
-    let again = ["train", "--resume", "--run-dir", "run", "--ranks", "2"];
-    Everburn::new(folder.path(), again).run().succeeded();
+    Everburn::line(folder.path(), "train --resume --run-dir run --ranks 2").succeed();
     assert_eq!(hashes(folder.path(), "run"), expected);
     // Bytes and times are of the steps since then.
     let report = Run::new(folder.path().join("run")).report();
@@ -138,19 +137,12 @@ fn a_changed_parameter_is_found_named_and_mended() {
         .args(["--elastic", "1:3"])
         .run();
     assert_eq!(ended.code(), 78, "{ended}");
-    assert!(
-        ended.stderr.contains("the same would happen again"),
-        "{ended}"
-    );
+    ended.warns(["the same would happen again"]);
     let expected = undisturbed(folder.path());
     let ended = train(folder.path(), "mended", &flags)
         .args(["--on-divergence", "repair"])
-        .run()
-        .succeeded();
-    assert!(
-        ended.stderr.contains("given the state of rank 0"),
-        "{ended}"
-    );
+        .succeed();
+    ended.warns(["given the state of rank 0"]);
     assert_eq!(hashes(folder.path(), "mended"), expected);
     // Two ranks cannot tell who of them is right.
     let flags = [
@@ -202,8 +194,8 @@ fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
 fn a_rank_whose_steps_take_longer_than_the_others_wait_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let slow = |name: &str, elastic: &str| {
-        Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
-            .args(["--train-samples", "400", "--test-samples", "40"])
+        Everburn::line(folder.path(), "train mlp --data synthetic")
+            .words("--train-samples 400 --test-samples 40")
             .args(["--ranks", "2", "--elastic", elastic, "--timeout", "4"])
             .args(["--steps", "20", "--batch-size", "16", "--run-dir", name])
             .args(["--chaos", "slow=1@step:5:9000ms"])
@@ -228,8 +220,7 @@ fn a_stop_while_a_rank_waits_for_others_leaves_a_checkpoint_and_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let flags = "--ranks 2 --elastic 2:2 --chaos kill=1@step:9".split(' ');
     let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
-        .args(["--train-samples", "400", "--test-samples", "40"])
-        .args(["--epochs", "100000", "--run-dir", "run"])
+        .words("--train-samples 400 --test-samples 40 --epochs 100000 --run-dir run")
         .args(flags)
         .start();
     // Rank 1 is started again after a second. Where the signal comes later than that, the job stops as any other.
@@ -262,9 +253,8 @@ fn a_rank_0_that_comes_back_shows_the_epochs_of_the_run() {
     ];
     // Later flags win over those of `train`.
     let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
-        .args(["--train-samples", "400", "--test-samples", "40"])
-        .args(["--epochs", "100000", "--run-dir", "run"])
-        .args(["--chaos", "kill=0@step:40"])
+        .words("--train-samples 400 --test-samples 40 --epochs 100000 --run-dir run")
+        .words("--chaos kill=0@step:40")
         .args(flags)
         .start();
     let run = Run::new(folder.path().join("run"));
@@ -303,43 +293,19 @@ fn a_rank_0_that_comes_back_shows_the_epochs_of_the_run() {
 
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_starts() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], message: &str| {
-        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
-            .args(flags)
-            .run();
-        ended.failed_with(2, &[message]);
-    };
-    refused(&["--ranks", "2", "--elastic", "0:2"], "at least 1 rank");
-    refused(
-        &["--ranks", "2", "--elastic", "2:1"],
-        "the smaller number comes first",
-    );
-    refused(&["--ranks", "2", "--elastic", "1:4"], "--elastic 1:2");
-    refused(&["--ranks", "2", "--elastic", "two"], "MIN:MAX");
-    refused(
-        &[
-            "--ranks",
-            "2",
-            "--elastic",
-            "1:2",
-            "--strategy",
-            "data-parallel",
-        ],
-        "--strategy",
-    );
-    refused(
-        &["--ranks", "2", "--elastic", "1:2", "--pipeline", "2"],
-        "--mesh",
-    );
-    refused(&["--ranks", "2", "--chaos", "kill=2@step:1"], "rank 2");
-    refused(&["--ranks", "2", "--chaos", "melt=1@step:1"], "no fault");
-    refused(
-        &["--ranks", "2", "--store", "etcd://a:1"],
-        "--elastic MIN:MAX",
-    );
-    refused(
-        &["--ranks", "2", "--store", "etcd://a"],
-        "`a` is not host:port",
+    assert_refused(
+        "mnist",
+        "
+        --ranks 2 --elastic 0:2 | at least 1 rank
+        --ranks 2 --elastic 2:1 | the smaller number comes first
+        --ranks 2 --elastic 1:4 | --elastic 1:2
+        --ranks 2 --elastic two | MIN:MAX
+        --ranks 2 --elastic 1:2 --strategy data-parallel | --strategy
+        --ranks 2 --elastic 1:2 --pipeline 2 | --mesh
+        --ranks 2 --chaos kill=2@step:1 | rank 2
+        --ranks 2 --chaos melt=1@step:1 | no fault
+        --ranks 2 --store etcd://a:1 | --elastic MIN:MAX
+        --ranks 2 --store etcd://a | `a` is not host:port
+        ",
     );
 }

@@ -69,16 +69,14 @@ fn ranks_that_cannot_be_started_are_a_failure_of_the_run() {
     let events = Run::new(folder.path().join("run")).text("events.jsonl");
     assert!(events.contains(r#""kind":"failure""#), "{events}");
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
-    let failed = format!("it has failed: {cause}");
-    assert!(doctor.stdout.contains(&failed), "{doctor}");
+    doctor.prints([&format!("it has failed: {cause}")]);
 }
 
 #[test]
 fn a_rank_that_comes_too_late_is_the_one_that_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train_for_long(folder.path(), "mlp")
-        .args(["--ranks", "3", "--timeout", "8", "--run-dir", "run"])
-        .args(["--chaos", "slow=1@step:3:9000ms"])
+        .words("--ranks 3 --timeout 8 --run-dir run --chaos slow=1@step:3:9000ms")
         .run();
     ended.failed_with(76, &["rank 1 "]);
     let blamed = |rank: usize| {
@@ -107,7 +105,7 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     job.signal(signal);
     let ended = job.wait_until_gone(ORPHAN_DEADLINE);
     assert_eq!(ended.code(), code, "{ended}");
-    assert!(ended.stdout.contains("stopped on request"), "{ended}");
+    ended.prints(["stopped on request"]);
     // By a launcher, or by the process itself.
     let parts = [
         "stopping on SIG",
@@ -177,7 +175,7 @@ fn sigterm_at_one_rank_stops_all_of_them_and_is_no_success() {
     let begin = "on request by SIGTERM at rank 1 after step ";
     assert!(stopped.starts_with(begin), "{report:#}");
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
-    assert!(doctor.stdout.contains(stopped), "{doctor}");
+    doctor.prints([stopped]);
 }
 
 #[test]
@@ -195,15 +193,12 @@ fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
     let folder = tempfile::tempdir().unwrap();
     // Eight steps an epoch.
     let train = Everburn::train(folder.path(), "mlp").args(["--run-dir", "run"]);
-    let ended = train.args(["--epochs", "3", "--steps", "11"]).run();
-    let ended = ended.succeeded();
-    let told = "1 epoch and part of epoch 2  11 steps";
-    assert!(ended.stdout.contains(told), "{ended}");
+    let ended = train.args(["--epochs", "3", "--steps", "11"]).succeed();
+    ended.prints(["1 epoch and part of epoch 2  11 steps"]);
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["unfinished_epoch"], 2, "{report:#}");
-    let resume = ["train", "--resume", "--run-dir", "run", "--steps", "16"];
-    let ended = Everburn::new(folder.path(), resume).run().succeeded();
-    assert!(ended.stdout.contains("2 epochs  16 steps"), "{ended}");
+    let ended = Everburn::line(folder.path(), "train --resume --run-dir run --steps 16").succeed();
+    ended.prints(["2 epochs  16 steps"]);
 }
 
 #[test]
@@ -216,7 +211,7 @@ fn a_stopped_run_can_be_resumed() {
     let epochs = run.report()["epochs"].as_u64().unwrap();
     let more = (epochs + 1).to_string();
     let arguments = ["train", "--resume", "--run-dir", "run", "--epochs", &more];
-    Everburn::new(folder.path(), arguments).run().succeeded();
+    Everburn::new(folder.path(), arguments).succeed();
     let report = run.report();
     assert_eq!(report["resumed_after_epoch"], epochs, "{report:#}");
     assert_eq!(report["epochs"], epochs + 1, "{report:#}");
@@ -253,12 +248,10 @@ fn a_training_that_diverges_with_finite_losses_is_warned_of_once() {
         "--run-dir",
         "run",
     ];
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    let ended = ended.succeeded();
+    let ended = Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let warning = "the training loss has risen from ";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{ended}");
-    let advice = "a lower --learning-rate (it is 1e9)";
-    assert!(ended.stderr.contains(advice), "{ended}");
+    ended.warns(["a lower --learning-rate (it is 1e9)"]);
     let run = Run::new(folder.path().join("run"));
     assert!(run.text("events.jsonl").contains(warning), "{ended}");
     // Nobody reads a number of thirty digits.
@@ -273,8 +266,7 @@ fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
         let folder = tempfile::tempdir().unwrap();
         // Each step multiplies the weights by about -2: some epochs until they leave the numbers.
         let ended = Everburn::train(folder.path(), "mlp")
-            .args(["--optimizer", "sgd", "--learning-rate", "0.1"])
-            .args(["--weight-decay", "30", "--epochs", "100"])
+            .words("--optimizer sgd --learning-rate 0.1 --weight-decay 30 --epochs 100")
             .args(["--ranks", ranks, "--run-dir", "run"])
             .start()
             .wait_until_gone(DEADLINE);
@@ -284,9 +276,8 @@ fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
         assert!(epochs >= 1, "an epoch went well: {ended}");
         for checkpoint in ["best", &epochs.to_string()] {
             let arguments = ["eval", "run", "--checkpoint", checkpoint];
-            let ended = Everburn::new(folder.path(), arguments).run();
-            let ended = ended.succeeded();
-            assert!(ended.stdout.contains("test accuracy"), "{ended}");
+            let ended = Everburn::new(folder.path(), arguments).succeed();
+            ended.prints(["test accuracy"]);
         }
     }
 }

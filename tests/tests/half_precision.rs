@@ -1,18 +1,16 @@
 //! `--precision`, as a user gives it: with processes, records, resumes and what is refused.
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, assert_refused};
 
 #[test]
 fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train(folder.path(), "mnist")
-        .args(["--precision", "f16", "--ranks", "2", "--run-dir", "run"])
-        .args(["--epochs", "2", "--log-every", "1", "--compare-every", "1"])
-        .args(["--chaos", "overflow=1@step:3"])
-        .run()
-        .succeeded();
+        .words("--precision f16 --ranks 2 --run-dir run")
+        .words("--epochs 2 --log-every 1 --compare-every 1 --chaos overflow=1@step:3")
+        .succeed();
     let skipped = "steps skipped because gradients overflowed f16: 1";
-    assert!(ended.stdout.contains(skipped), "{ended}");
+    ended.prints([skipped]);
     let run = Run::new(folder.path().join("run"));
     assert_eq!(run.number("skipped_steps"), 1.0);
     assert_eq!(run.number("steps"), 16.0);
@@ -34,17 +32,14 @@ fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
     assert!(run.text("config.toml").contains("precision = \"f16\""));
 
     // Another epoch with the scale that the run had come to, and what it was measured by is f16 again.
-    let ended = Everburn::new(folder.path(), ["train", "--resume", "--run-dir", "run"])
-        .args(["--epochs", "3", "--ranks", "2"])
-        .run()
-        .succeeded();
+    let ended = Everburn::line(folder.path(), "train --resume --run-dir run --epochs 3")
+        .words("--ranks 2")
+        .succeed();
     assert_eq!(run.number("skipped_steps"), 1.0, "{ended}");
-    let ended = Everburn::new(folder.path(), ["eval", "run", "--json"])
-        .args(["--data", "synthetic", "--train-samples", "600"])
-        .args(["--test-samples", "200"])
-        .run()
-        .succeeded();
-    let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let ended = Everburn::line(folder.path(), "eval run --json --data synthetic")
+        .words("--train-samples 600 --test-samples 200")
+        .succeed();
+    let result = ended.json();
     let (found, told) = (
         result["test_loss"].as_f64().unwrap(),
         run.number("test_loss"),
@@ -56,12 +51,10 @@ fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
 fn a_text_model_learns_in_bf16_with_gradients_that_travel_in_bf16() {
     let folder = tempfile::tempdir().unwrap();
     let train = |name: &str, flags: &[&str]| {
-        let arguments = ["train", "gpt-nano", "--ranks", "2", "--data", "embedded"];
-        Everburn::new(folder.path(), arguments)
+        Everburn::line(folder.path(), "train gpt-nano --ranks 2 --data embedded")
             .args(["--steps", "20", "--batch-size", "8", "--run-dir", name])
             .args(flags)
-            .run()
-            .succeeded();
+            .succeed();
         Run::new(folder.path().join(name))
     };
     let exact = train("f32", &[]);
@@ -82,24 +75,14 @@ fn a_text_model_learns_in_bf16_with_gradients_that_travel_in_bf16() {
 
 #[test]
 fn what_a_precision_cannot_be_used_with_is_refused_before_anything_starts() {
-    let refused = |flags: &[&str], messages: &[&str]| {
-        let folder = tempfile::tempdir().unwrap();
-        let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-        ended.failed_with(2, messages);
-        assert!(!ended.stderr.contains("panicked"), "{ended}");
-        assert!(!folder.path().join("runs").exists(), "{ended}");
-    };
-    refused(
-        &["--precision", "fp16"],
-        &["`fp16` is no precision", "use f32, bf16, f16 or tf32"],
+    assert_refused(
+        "mlp",
+        "
+        --precision fp16 | `fp16` is no precision | use f32, bf16, f16 or tf32
+        --precision tf32 | is for GPUs | use f32
+        --precision f16 --ranks 2 --local-steps 4 | do not go together | --precision bf16
+        --precision bf16 --ranks 2 --pipeline 2 | --precision bf16 do not go together | use --precision f32
+        --chaos overflow=0@step:1 | --precision f16
+        ",
     );
-    refused(&["--precision", "tf32"], &["is for GPUs", "use f32"]);
-    let rounds = ["--precision", "f16", "--ranks", "2", "--local-steps", "4"];
-    refused(&rounds, &["do not go together", "--precision bf16"]);
-    let mesh = ["--precision", "bf16", "--ranks", "2", "--pipeline", "2"];
-    refused(
-        &mesh,
-        &["--precision bf16 do not go together", "use --precision f32"],
-    );
-    refused(&["--chaos", "overflow=0@step:1"], &["--precision f16"]);
 }

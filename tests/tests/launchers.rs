@@ -113,12 +113,10 @@ fn stopped_while_it_joins(code: i32, variables: impl Fn(u16) -> Vec<(&'static st
         (waits && !ended.lost_the_port()).then_some((folder, ended))
     });
     assert_eq!(ended.code(), code, "{ended}");
-    let said = "rank 0 stopped on SIGTERM before its first step: nothing was trained";
-    assert!(ended.stderr.contains(said), "{ended}");
+    ended.warns(["rank 0 stopped on SIGTERM before its first step: nothing was trained"]);
     // It has its folder again.
-    assert!(ended.stdout.contains("now in run~1"), "{ended}");
-    let back = "no step was recorded: run contains the earlier run again";
-    assert!(ended.stderr.contains(back), "{ended}");
+    ended.prints(["now in run~1"]);
+    ended.warns(["no step was recorded: run contains the earlier run again"]);
     assert!(!folder.path().join("run~1").exists(), "{ended}");
     assert_eq!(
         Run::new(folder.path().join("run")).text("config.toml"),
@@ -148,7 +146,7 @@ fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() 
     let [first, second] = ended.map(Ended::succeeded);
     let line = "stopping on SIGUSR2, after the step that is under way if there is one, with a checkpoint: rank 0 has the \
                 signal";
-    assert!(first.stderr.contains(line), "{first}");
+    first.warns([line]);
     assert!(!second.stderr.contains("stopping on"), "{second}");
     let report = Run::new(folder.path().join("run")).report();
     let stopped = report["stopped"].as_str().unwrap();
@@ -184,7 +182,7 @@ fn ranks_of_srun_train_together_on_a_port_derived_from_the_job() {
 #[test]
 fn a_finder_under_srun_leaves_no_folder_of_checkpoints() {
     let words = "--find-learning-rate --train-samples 106 --validation-samples 10 --batch-size 32 --run-dir run --timeout 60";
-    let finder = |folder: &Path| Everburn::train(folder, "mlp").args(words.split(' '));
+    let finder = |folder: &Path| Everburn::train(folder, "mlp").words(words);
     let (folder, ended) = two_ranks(finder, of_srun);
     let run = folder.path().join("run");
     assert!(run.join("learning-rate.json").is_file(), "{}", ended[0]);
@@ -194,8 +192,7 @@ fn a_finder_under_srun_leaves_no_folder_of_checkpoints() {
 #[test]
 fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
     let folder = tempfile::tempdir().unwrap();
-    let first = three_steps(folder.path()).args(["--ranks", "2"]).run();
-    first.succeeded();
+    three_steps(folder.path()).args(["--ranks", "2"]).succeed();
     let only = of_srun(0, 1).map(|(name, value)| match name {
         "SLURM_NTASKS" | "SLURM_STEP_NUM_TASKS" | "SLURM_STEP_TASKS_PER_NODE" => (name, "1".into()),
         _ => (name, value),
@@ -205,9 +202,8 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
         (&["--steps", "5"][..], 2),
         (&["--steps", "7", "--ranks", "1"], 1),
     ] {
-        let arguments = ["train", "--resume", "--run-dir", "run"];
-        let command = Everburn::new(folder.path(), arguments).args(more);
-        let ended = command.envs(only.clone()).run().succeeded();
+        let command = Everburn::line(folder.path(), "train --resume --run-dir run").args(more);
+        let ended = command.envs(only.clone()).succeed();
         let report = Run::new(folder.path().join("run")).report();
         assert_eq!(report["world_size"], ranks, "{ended}");
         assert_eq!(ended.stderr.contains(line), ranks == 2, "{ended}");
@@ -247,8 +243,9 @@ fn nodes_that_a_task_of_srun_is_given_are_answered_with_its_ranks() {
     let command = command.envs(of_srun(0, 1));
     let help = "srun (Slurm) has started 2 ranks: leave --nodes out; or have it start one task per node, with --node-rank \
                 $SLURM_NODEID --rendezvous HOST:PORT";
-    let ended = command.env("EVERBURN_JOB_TOKEN", TOKEN).run();
-    ended.failed_with(2, &["--nodes 2 without --node-rank", help]);
+    command
+        .env("EVERBURN_JOB_TOKEN", TOKEN)
+        .refused(&["--nodes 2 without --node-rank", help]);
 }
 
 #[test]
@@ -264,8 +261,7 @@ fn flags_of_the_launcher_that_are_variables_under_srun_are_named() {
         let command = three_steps(folder.path()).args(flags);
         command
             .envs(of_srun(0, 1))
-            .run()
-            .failed_with(2, &["EVERBURN_JOB_TOKEN is not set", help]);
+            .refused(&["EVERBURN_JOB_TOKEN is not set", help]);
     }
 }
 
@@ -339,8 +335,7 @@ fn what_a_rank_lacks_or_contradicts_is_named_before_anything_starts() {
         ),
     ];
     for (command, message) in cases {
-        let ended = command.run();
-        ended.failed_with(2, &[message]);
+        let ended = command.refused(&[message]);
         assert!(ended.stdout.is_empty(), "nothing was started: {ended}");
     }
     assert!(!folder.path().join("run").exists());
@@ -361,16 +356,14 @@ fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
         let report = Run::new(folder.path().join("run")).report();
         report["world_size"].as_u64().unwrap()
     };
-    let alone = start().run().succeeded();
-    let note = "SLURM_NTASKS is 4, but srun has not started this process";
-    assert!(alone.stderr.contains(note), "{alone}");
+    let alone = start().succeed();
+    alone.warns(["SLURM_NTASKS is 4, but srun has not started this process"]);
     assert_eq!(world_size(), 1);
     let pod = three_steps(folder.path()).env("JOB_COMPLETION_INDEX", "3");
-    let pod = pod.run().succeeded();
+    let pod = pod.succeed();
     let note = "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE is not set: this pod trains alone";
-    assert!(pod.stderr.contains(note), "{pod}");
+    pod.warns([note]);
     let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
-    let command = start().envs(step).args(["--ranks", "2"]);
-    command.run().succeeded();
+    start().envs(step).args(["--ranks", "2"]).succeed();
     assert_eq!(world_size(), 2);
 }

@@ -1,6 +1,6 @@
 //! `--strategy model-parallel`: one model over several devices of a process.
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, assert_refused};
 
 /// Three steps of `model` with these flags, recorded in `name`.
 fn train(folder: &std::path::Path, model: &str, name: &str, flags: &[&str]) -> Run {
@@ -14,11 +14,10 @@ fn train(folder: &std::path::Path, model: &str, name: &str, flags: &[&str]) -> R
         "--run-dir",
         name,
     ];
-    let ended = Everburn::train(folder, model)
+    Everburn::train(folder, model)
         .args(always)
         .args(flags)
-        .run();
-    ended.succeeded();
+        .succeed();
     Run::new(folder.join(name))
 }
 
@@ -40,15 +39,11 @@ fn a_model_on_two_devices_trains_as_on_one() {
     assert!(config.contains("strategy = \"model-parallel\""), "{config}");
 
     // What it leaves is what one device leaves: an evaluation on one reads it.
-    let evaluation = Everburn::new(folder.path(), ["eval", "two"])
-        .run()
-        .succeeded();
-    let loss = format!("loss {:.4}", two.number("test_loss"));
-    assert!(evaluation.stdout.contains(&loss), "{evaluation}");
-    let several = Everburn::new(folder.path(), ["eval", "two"])
+    let evaluation = Everburn::new(folder.path(), ["eval", "two"]).succeed();
+    evaluation.prints([&format!("loss {:.4}", two.number("test_loss"))]);
+    Everburn::new(folder.path(), ["eval", "two"])
         .args(flags)
-        .run();
-    several.failed_with(2, &["model-parallel is for training", "leave it out"]);
+        .refused(&["model-parallel is for training", "leave it out"]);
 }
 
 #[test]
@@ -71,29 +66,18 @@ fn each_rank_may_have_a_model_on_several_devices() {
     }
 }
 
-fn refused(flags: &[&str], messages: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let strategy = ["--strategy", "model-parallel"];
-    let ended = Everburn::train(folder.path(), "mnist")
-        .args(strategy)
-        .args(flags)
-        .run();
-    ended.failed_with(2, messages);
-    assert!(!ended.stderr.contains("panicked"), "{ended}");
-    assert!(!folder.path().join("runs").exists(), "{ended}");
-}
-
 #[test]
 fn devices_that_do_not_fit_the_model_or_the_ranks_are_refused() {
-    let enough = "two devices or more";
-    refused(&[], &[enough, "1 in --devices", "--devices flex,flex"]);
-    refused(&["--devices", "flex"], &[enough]);
-    let uneven = ["--devices", "flex,flex,flex", "--ranks", "2"];
-    refused(&uneven, &[enough, "--ranks 2 and 3 in --devices"]);
-    let many = ["--devices", "flex,flex,flex,flex,flex"];
-    let message = "a model of 4 blocks cannot be shared by 5 devices";
-    refused(&many, &["mnist", message, "name 4 devices or fewer"]);
-    refused(&["--devices", "flex,gpu"], &["no device called `gpu`"]);
+    assert_refused(
+        "mnist",
+        "
+        --strategy model-parallel | two devices or more | 1 in --devices | --devices flex,flex
+        --strategy model-parallel --devices flex | two devices or more
+        --strategy model-parallel --devices flex,flex,flex --ranks 2 | two devices or more | --ranks 2 and 3 in --devices
+        --strategy model-parallel --devices flex,flex,flex,flex,flex | mnist | a model of 4 blocks cannot be shared by 5 devices | name 4 devices or fewer
+        --strategy model-parallel --devices flex,gpu | no device called `gpu`
+        ",
+    );
 }
 
 #[test]
@@ -102,10 +86,8 @@ fn devices_that_are_not_there_are_refused() {
         everburn_tests::skip("two GPUs on a machine without", "there is one");
         return;
     }
-    let messages = [
-        "cuda:0 cannot be used",
-        "no driver: ",
-        "--devices flex,flex",
-    ];
-    refused(&["--gpus", "2"], &messages);
+    assert_refused(
+        "mnist",
+        "--strategy model-parallel --gpus 2 | cuda:0 cannot be used | no driver: | --devices flex,flex",
+    );
 }

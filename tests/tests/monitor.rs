@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use everburn_tests::{DEADLINE, Everburn, Run, Terminal, binary, holds_within, skip_missing};
+use everburn_tests::{
+    AssertContains, DEADLINE, Everburn, Run, Terminal, holds_within, skip_missing,
+};
 use rustix::process::Signal;
 
 /// Longer than all that is looked at takes on a busy machine.
@@ -27,12 +29,7 @@ fn train(folder: &Path, flags: &[&str]) -> everburn_tests::Job {
 /// A monitor of that training in a terminal of this size, with its first numbers.
 fn monitor(folder: &Path, size: (u16, u16)) -> Option<Terminal> {
     let terminal = Terminal::open_sized(folder, size)?;
-    let program = std::path::absolute(binary()).unwrap();
-    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
-    terminal.enter(&format!(
-        "'{}' monitor run; echo code=$?",
-        program.display()
-    ));
+    terminal.enter_everburn("monitor run; echo code=$?");
     terminal.wait_for("burn-train's dashboard", |screen| {
         ["Train epoch", "Valid epoch", "r ranks"]
             .iter()
@@ -69,15 +66,12 @@ fn ranks(terminal: &Terminal, count: usize) {
 fn a_run_that_is_over_is_shown_with_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--epochs", "1", "--run-dir", "run"];
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    ended.succeeded();
+    Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let Some(terminal) = Terminal::open_sized(folder.path(), (100, 30)) else {
         skip_missing("a run that is over", "there is no tmux", "tmux");
         return;
     };
-    let program = std::path::absolute(binary()).unwrap();
-    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
-    terminal.enter(&format!("'{}' monitor run", program.display()));
+    terminal.enter_everburn("monitor run");
     terminal.wait_for("the end of the run", |screen| {
         screen.contains("Valid epoch") && screen.contains("the run: finished")
     });
@@ -179,12 +173,9 @@ fn a_training_shows_its_ranks_by_the_same_key() {
         skip_missing("the ranks beside the dashboard", "there is no tmux", "tmux");
         return;
     };
-    let program = std::path::absolute(binary()).unwrap();
     let small = everburn_tests::SMALL.join(" ");
-    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
-    terminal.enter(&format!(
-        "'{}' train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?",
-        program.display()
+    terminal.enter_everburn(&format!(
+        "train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?"
     ));
     terminal.wait_for("a dashboard", |screen| screen.contains("Valid epoch"));
     ranks(&terminal, 2);
@@ -208,11 +199,8 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     Everburn::new(folder.path(), ["train", "mnist"])
         .args(everburn_tests::SMALL)
         .args(flags)
-        .run()
-        .succeeded();
-    let ended = Everburn::new(folder.path(), ["monitor", "run"])
-        .run()
-        .succeeded();
+        .succeed();
+    let ended = Everburn::new(folder.path(), ["monitor", "run"]).succeed();
     let kinds = [
         "run", "metric", "ranks", "event", "live", "report", "running",
     ];
@@ -262,7 +250,7 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
 
     let refused = Everburn::new(folder.path(), ["monitor", "nowhere"]).run();
     assert_eq!(refused.code(), 2, "{refused}");
-    assert!(refused.stderr.contains("nowhere"), "{refused}");
+    refused.warns(["nowhere"]);
 }
 
 #[test]
@@ -277,10 +265,10 @@ fn a_run_that_fails_has_a_report_which_says_so() {
     let run = Run::new(folder.path().join("run"));
     let events = run.text("events.jsonl");
     assert_eq!(events.matches(r#""kind":"failure""#).count(), 1, "{events}");
-    assert!(events.contains("SIGKILL"), "{events}");
+    events.assert_contains(["SIGKILL", r#""rank":1"#]);
     let help =
         "no checkpoint to continue from: the same command starts again; --checkpoint-every 10min";
-    assert!(ended.stderr.contains(help), "{ended}");
+    ended.warns([help]);
     assert!(run.text("report.html").contains("failed"), "{ended}");
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{Ended, Everburn, Run, assert_refused};
 
 fn train(folder: &Path, name: &str, flags: &[&str]) -> Ended {
     Everburn::train(folder, "mlp")
@@ -13,8 +13,7 @@ fn train(folder: &Path, name: &str, flags: &[&str]) -> Ended {
 }
 
 fn losses(folder: &Path, name: &str) -> Vec<f64> {
-    let losses = Run::new(folder.join(name)).losses("step").into_iter();
-    losses.map(|(_, loss)| loss).collect()
+    Run::new(folder.join(name)).values("step", "loss")
 }
 
 #[test]
@@ -54,12 +53,10 @@ fn settings_of_an_optimizer_are_set_by_their_names_in_a_section_or_on_the_comman
     let folder = tempfile::tempdir().unwrap();
     let file = "model = 'mlp'\n[optimizer]\nname = 'sgd'\nlearning_rate = 0.05\nmomentum = 0.9\n";
     std::fs::write(folder.path().join("my.toml"), file).unwrap();
-    let arguments = ["train", "--config", "my.toml"];
-    Everburn::new(folder.path(), arguments)
+    Everburn::line(folder.path(), "train --config my.toml")
         .args(everburn_tests::SMALL)
         .args(["--run-dir", "file", "--steps", "4", "--log-every", "1"])
-        .run()
-        .succeeded();
+        .succeed();
     let set = ["--set", "optimizer.momentum=0.9"];
     let flags = ["--optimizer", "sgd", "--learning-rate", "0.05"];
     train(folder.path(), "set", &[&flags[..], &set].concat()).succeeded();
@@ -70,34 +67,15 @@ fn settings_of_an_optimizer_are_set_by_their_names_in_a_section_or_on_the_comman
 
 #[test]
 fn what_the_named_optimizer_has_not_is_refused_before_anything_is_started() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], messages: &[&str]| {
-        train(folder.path(), "run", flags).failed_with(2, messages);
-        assert!(!folder.path().join("run").exists());
-    };
-    let foreign = ["--optimizer", "adam", "--momentum", "0.9"];
-    let messages = ["`momentum` is no setting of adam", "sgd, muon and rmsprop"];
-    refused(&foreign, &messages);
-    let foreign = ["--optimizer", "lion", "--set", "optimizer.epsilon=1e-6"];
-    refused(&foreign, &["`epsilon` is no setting of lion"]);
-    let unknown = ["--set", "optimizer.momentums=0.9"];
-    refused(&unknown, &["momentums"]);
-    let cut = [
-        "--optimizer",
-        "muon",
-        "--shard",
-        "optimizer",
-        "--ranks",
-        "2",
-    ];
-    refused(
-        &cut,
-        &["--optimizer muon and --shard optimizer do not go together"],
-    );
-    let cut = ["--optimizer", "lamb", "--mesh", "tensor=2", "--ranks", "2"];
-    refused(
-        &cut,
-        &["--optimizer lamb and layers that several ranks share"],
+    assert_refused(
+        "mlp",
+        "
+        --optimizer adam --momentum 0.9 | `momentum` is no setting of adam | sgd, muon and rmsprop
+        --optimizer lion --set optimizer.epsilon=1e-6 | `epsilon` is no setting of lion
+        --set optimizer.momentums=0.9 | momentums
+        --optimizer muon --shard optimizer --ranks 2 | --optimizer muon and --shard optimizer do not go together
+        --optimizer lamb --mesh tensor=2 --ranks 2 | --optimizer lamb and layers that several ranks share
+        ",
     );
 }
 

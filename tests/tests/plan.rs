@@ -17,8 +17,9 @@ blocks = [
 
 fn plan(folder: &Path, flags: &[&str]) -> Ended {
     std::fs::write(folder.join("figures.toml"), FIGURES).unwrap();
-    let plan = ["train", "mnist", "--plan"];
-    let ended = Everburn::new(folder, plan).args(flags).run();
+    let ended = Everburn::line(folder, "train mnist --plan")
+        .args(flags)
+        .run();
     assert!(!folder.join("runs").exists(), "{ended}");
     ended
 }

@@ -10,8 +10,7 @@ fn trained(folder: &Path, model: &str, flags: &[&str]) {
     Everburn::train(folder, model)
         .args(["--run-dir", "run", "--epochs", "1"])
         .args(flags)
-        .run()
-        .succeeded();
+        .succeed();
 }
 
 fn predict(folder: &Path, flags: &[&str]) -> Ended {
@@ -36,7 +35,7 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
         let name = format!("{ranks}.jsonl");
         let flags = ["--ranks", ranks, "--output", &name];
         let told = predict(folder.path(), &flags).succeeded();
-        assert!(told.stdout.contains("200 predictions of test"), "{told}");
+        told.prints(["200 predictions of test"]);
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
         let of_ranks = lines(&text);
         assert_eq!(of_ranks.len(), alone.len(), "{ranks} ranks");
@@ -113,7 +112,7 @@ fn a_model_of_text_writes_and_does_not_predict() {
                 [training]\nbatch_size = 8\nvalidation_samples = 8\nsteps = 1\n";
     std::fs::write(folder.path().join("text.toml"), text).unwrap();
     let arguments = ["train", "--config", "text.toml", "--run-dir", "run"];
-    Everburn::new(folder.path(), arguments).run().succeeded();
+    Everburn::new(folder.path(), arguments).succeed();
     let messages = ["gpt-nano makes no predictions", "`generate`"];
     predict(folder.path(), &[]).failed_with(2, &messages);
 }

@@ -1,42 +1,51 @@
 //! What cannot work is refused before anything is started, and the message says what to do.
 
-use everburn_tests::{Ended, Everburn, ORPHAN_DEADLINE, Run};
+use everburn_tests::{Everburn, ORPHAN_DEADLINE, Run, assert_refused};
 use rustix::process::Signal;
-
-/// Runs a small training with more flags in a folder of its own; nothing may be left in it.
-fn refused(model: &str, flags: &[&str], code: i32, messages: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::train(folder.path(), model).args(flags).run();
-    ended.failed_with(code, messages);
-    nothing_was_started(&ended);
-    assert!(!folder.path().join("runs").exists(), "{ended}");
-}
-
-fn nothing_was_started(ended: &Ended) {
-    assert!(!ended.stdout.contains("epoch"), "{ended}");
-    assert!(!ended.stderr.contains("[rank "), "{ended}");
-    assert!(!ended.stderr.contains("panicked"), "{ended}");
-}
 
 #[test]
 fn an_unknown_model_suggests_the_nearest() {
-    let messages = ["no model called `mnits`", "did you mean `mnist`?", "--list"];
-    refused("mnits", &[], 2, &messages);
+    let none = "| no model called `mnits` | did you mean `mnist`? | --list";
+    assert_refused("mnits", none);
 }
 
 #[test]
-fn no_ranks_at_all() {
-    refused("mlp", &["--ranks", "0"], 2, &["--ranks 0", "--ranks 1"]);
-}
-
-#[test]
-fn nccl_without_gpus_is_refused_before_a_rank_is_started() {
-    let messages = [
-        "--backend nccl cannot be used",
-        "--devices names flex",
-        "--gpus N",
-    ];
-    refused("mlp", &["--ranks", "2", "--backend", "nccl"], 2, &messages);
+fn flags_that_cannot_be_are_named_with_what_to_do() {
+    assert_refused(
+        "mlp",
+        "
+        --ranks 0 | --ranks 0 | --ranks 1
+        --ranks 2 --backend nccl | --backend nccl cannot be used | --devices names flex | --gpus N
+        --batch-size 3 --ranks 4 | 3 samples cannot be shared by 4 ranks | --batch-size 4
+        --optimizer adamm | adamm | adam | adam-w | sgd
+        --learning-rate -1 | the learning rate must be a positive number
+        --learning-rate=-0.1 | the learning rate must be a positive number
+        --learning-rate 0 | the learning rate must be a positive number
+        --learning-rate nan | the learning rate must be a positive number
+        --lr-schedule cosine --learning-rate 2 | --learning-rate | at most 1
+        --epochs 0 | --epochs must be at least 1
+        --steps 0 | --steps must be at least 1
+        --batch-size 0 | --batch-size
+        --nodes 0 | --nodes must be at least 1
+        --timeout 0 | --timeout must be at least 1
+        --threads-per-rank 0 | --threads-per-rank must be at least 1
+        --log-every 0 | --log-every must be at least 1
+        --train-samples 0 | 0 training samples were asked for
+        --test-samples 0 | 0 test samples were asked for
+        --early-stopping 0 | --early-stopping must be at least 1
+        --early-stopping 2 --validation-samples 0 | --early-stopping | give --validation-samples
+        --best-by accuracy --validation-samples 0 | --best-by | give --validation-samples
+        --best-by mae | --best-by | min:NAME or max:NAME
+        --strategy data-parallel --nodes 2 --node-rank 0 --rendezvous 127.0.0.1:1 | --strategy data-parallel is for one machine | --strategy ddp
+        --nodes 2 --node-rank 0 --rendezvous here | `here` is no rendezvous address | HOST:PORT
+        --nodes 2 --node-rank 0 | --rendezvous HOST:PORT
+        --nodes 2 --rendezvous h:1 | --nodes 2 without --node-rank | --node-rank 1 for the last
+        --nodes 2 --node-rank 2 --rendezvous h:1 | machine 2 of 2 does not exist | 0 to 1
+        --run-dir /dev/null/run | /dev/null/run | Not a directory | choose another --run-dir
+        --run-dir /dev/null/run --ranks 2 | /dev/null/run | Not a directory
+        --run-dir /proc/run | /proc/run
+        ",
+    );
 }
 
 #[test]
@@ -45,194 +54,76 @@ fn gpus_that_are_not_there_offer_ranks_on_the_processor() {
         everburn_tests::skip("--gpus 2 without a GPU", "there is one");
         return;
     }
-    let messages = ["cuda:0 cannot be used", "no driver: ", "--ranks 2"];
-    refused("mlp", &["--gpus", "2"], 2, &messages);
-}
-
-#[test]
-fn a_batch_smaller_than_the_ranks() {
-    let flags = ["--batch-size", "3", "--ranks", "4"];
-    let messages = ["3 samples cannot be shared by 4 ranks", "--batch-size 4"];
-    refused("mlp", &flags, 2, &messages);
+    let none = "--gpus 2 | cuda:0 cannot be used | no driver: | --ranks 2";
+    assert_refused("mlp", none);
 }
 
 #[test]
 fn more_validation_samples_than_there_are() {
-    for ranks in ["1", "2"] {
-        let flags = ["--validation-samples", "600", "--ranks", ranks];
-        let messages = ["--validation-samples 600 leaves none of the 600"];
-        refused("mlp", &flags, 2, &messages);
-    }
-}
-
-#[test]
-fn an_unwritable_run_directory() {
-    // A path below a regular file: not even root may write there.
-    for ranks in ["1", "2"] {
-        let flags = ["--run-dir", "/dev/null/run", "--ranks", ranks];
-        refused("mlp", &flags, 2, &["/dev/null/run", "Not a directory"]);
-    }
-    let messages = ["choose another --run-dir"];
-    refused("mlp", &["--run-dir", "/dev/null/run"], 2, &messages);
-    refused("mlp", &["--run-dir", "/proc/run"], 2, &["/proc/run"]);
-}
-
-#[test]
-fn an_unknown_optimizer_lists_the_known_ones() {
-    let messages = ["adamm", "adam", "adam-w", "sgd"];
-    refused("mlp", &["--optimizer", "adamm"], 2, &messages);
-}
-
-#[test]
-fn a_learning_rate_that_is_not_positive() {
-    let messages = ["the learning rate must be a positive number"];
-    for flags in [
-        &["--learning-rate", "-1"][..],
-        &["--learning-rate=-0.1"],
-        &["--learning-rate", "0"],
-        &["--learning-rate", "nan"],
-    ] {
-        refused("mlp", flags, 2, &messages);
-    }
-}
-
-#[test]
-fn numbers_of_nothing() {
-    for (flag, message) in [
-        ("--epochs", "--epochs must be at least 1"),
-        ("--steps", "--steps must be at least 1"),
-        ("--batch-size", "--batch-size"),
-        ("--nodes", "--nodes must be at least 1"),
-        ("--timeout", "--timeout must be at least 1"),
-        (
-            "--threads-per-rank",
-            "--threads-per-rank must be at least 1",
-        ),
-        ("--log-every", "--log-every must be at least 1"),
-        ("--train-samples", "0 training samples were asked for"),
-        ("--test-samples", "0 test samples were asked for"),
-    ] {
-        refused("mlp", &[flag, "0"], 2, &[message]);
-    }
-}
-
-#[test]
-fn a_rendezvous_that_is_none() {
-    let flags = ["--nodes", "2", "--node-rank", "0", "--rendezvous", "here"];
-    refused(
+    let leaves = "--validation-samples 600 leaves none of the 600";
+    assert_refused("mlp", &format!("--validation-samples 600 | {leaves}"));
+    assert_refused(
         "mlp",
-        &flags,
-        2,
-        &["`here` is no rendezvous address", "HOST:PORT"],
+        &format!("--validation-samples 600 --ranks 2 | {leaves}"),
     );
-    let flags = ["--nodes", "2", "--node-rank", "0"];
-    refused("mlp", &flags, 2, &["--rendezvous HOST:PORT"]);
-    let flags = ["--nodes", "2", "--rendezvous", "h:1"];
-    let messages = [
-        "--nodes 2 without --node-rank",
-        "--node-rank 1 for the last",
-    ];
-    refused("mlp", &flags, 2, &messages);
-    let flags = ["--nodes", "2", "--node-rank", "2", "--rendezvous", "h:1"];
-    let messages = ["machine 2 of 2 does not exist", "0 to 1"];
-    refused("mlp", &flags, 2, &messages);
-}
-
-/// Trains by a configuration file with this text.
-fn by_configuration(text: &str) -> Ended {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("my.toml"), text).unwrap();
-    Everburn::new(folder.path(), ["train", "--config", "my.toml"]).run()
 }
 
 #[test]
-fn a_configuration_that_is_no_toml_is_shown_where() {
-    let ended = by_configuration("model = \"mlp\"\n[training\nepochs = 3\n");
-    ended.failed_with(2, &["my.toml cannot be used as a configuration", "line 2"]);
-    nothing_was_started(&ended);
-}
-
-#[test]
-fn a_key_that_nobody_knows_is_named_with_those_that_are_known() {
-    let ended = by_configuration("model = \"mlp\"\n[training]\nepoch = 3\n");
-    ended.failed_with(
-        2,
-        &[
-            "my.toml",
-            "unknown key `training.epoch`; did you mean `training.epochs`?",
-        ],
-    );
+fn a_configuration_that_cannot_be_used_is_shown_where() {
+    for (text, messages) in [
+        (
+            "model = \"mlp\"\n[training\nepochs = 3\n",
+            &["my.toml cannot be used as a configuration", "line 2"][..],
+        ),
+        (
+            "model = \"mlp\"\n[training]\nepoch = 3\n",
+            &[
+                "my.toml",
+                "unknown key `training.epoch`; did you mean `training.epochs`?",
+            ],
+        ),
+        (
+            "model = \"mlp\"\n[training]\nepochs = \"three\"\n",
+            &["my.toml", "three", "epochs"],
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("my.toml"), text).unwrap();
+        let ended = Everburn::line(folder.path(), "train --config my.toml").refused(messages);
+        ended.started_nothing();
+    }
 }
 
 #[test]
 fn a_key_in_the_wrong_place_gets_the_right_one_and_its_flag_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    for (set, told) in [
-        (
-            "epochs=3",
-            "--set epochs=3: unknown key `epochs`; did you mean --epochs?",
-        ),
-        (
-            "training.lr=3",
-            "unknown key `training.lr`; did you mean --learning-rate?",
-        ),
-        (
-            "optimizer.lr=3",
-            "unknown key `training.optimizer.lr`; did you mean --learning-rate?",
-        ),
-        (
-            "zzzz.x=3",
-            "unknown key `zzzz`; mlp has [data] besides [ranks], [training] and [parallel]",
-        ),
-        (
-            "data.name=nan",
-            "quotation marks make it a text: --set 'data.name=\"nan\"'",
-        ),
-    ] {
-        let ended = Everburn::train(folder.path(), "mlp")
-            .args(["--set", set])
-            .run();
-        ended.failed_with(2, &[told]);
-        nothing_was_started(&ended);
-    }
+    assert_refused(
+        "mlp",
+        r#"
+        --set epochs=3 | --set epochs=3: unknown key `epochs`; did you mean --epochs?
+        --set training.lr=3 | unknown key `training.lr`; did you mean --learning-rate?
+        --set optimizer.lr=3 | unknown key `training.optimizer.lr`; did you mean --learning-rate?
+        --set zzzz.x=3 | unknown key `zzzz`; mlp has [data] besides [ranks], [training] and [parallel]
+        --set data.name=nan | quotation marks make it a text: --set 'data.name="nan"'
+        "#,
+    );
 }
 
 #[test]
-fn a_value_of_the_wrong_type_is_named() {
-    let ended = by_configuration("model = \"mlp\"\n[training]\nepochs = \"three\"\n");
-    ended.failed_with(2, &["my.toml", "three", "epochs"]);
-}
-
-#[test]
-fn a_configuration_that_is_not_there() {
+fn commands_without_what_they_need_say_what_that_is() {
     let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::new(folder.path(), ["train", "--config", "none.toml"]).run();
-    ended.failed_with(2, &["none.toml", "No such file"]);
-}
-
-#[test]
-fn no_model_at_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::new(folder.path(), ["train"]).run();
-    ended.failed_with(2, &["no model was named", "--list"]);
-}
-
-#[test]
-fn an_evaluation_of_a_folder_without_a_run() {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, messages) in [
+    for (words, messages) in [
+        ("train", &["no model was named", "--list"][..]),
+        ("train --config none.toml", &["none.toml", "No such file"]),
         (
-            ".",
+            "eval .",
             &[
                 "there is no config.toml in it",
                 "the --run-dir of a training",
-            ][..],
+            ],
         ),
-        ("nowhere", &["there is no such folder"]),
+        ("eval nowhere", &["there is no such folder"]),
     ] {
-        Everburn::new(folder.path(), ["eval", name])
-            .run()
-            .failed_with(2, messages);
+        Everburn::line(folder.path(), words).refused(messages);
     }
 }
 
@@ -240,56 +131,15 @@ fn an_evaluation_of_a_folder_without_a_run() {
 fn an_evaluation_of_a_run_that_left_no_model() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--steps", "1", "--run-dir", "run"];
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    ended.succeeded();
+    Everburn::train(folder.path(), "mlp").args(flags).succeed();
     let model = folder.path().join("run/model.safetensors");
     std::fs::remove_file(&model).unwrap();
-    let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
-    ended.failed_with(2, &["run/model.safetensors", "there is none"]);
+    Everburn::new(folder.path(), ["eval", "run"])
+        .refused(&["run/model.safetensors", "there is none"]);
 
     std::fs::write(&model, "no tensors").unwrap();
-    let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
-    ended.failed_with(2, &["run/model.safetensors"]);
+    let ended = Everburn::new(folder.path(), ["eval", "run"]).refused(&["run/model.safetensors"]);
     assert!(!ended.stderr.contains("panicked"), "{ended}");
-}
-
-#[test]
-fn early_stopping_that_can_never_be_decided() {
-    let messages = ["--early-stopping must be at least 1"];
-    refused("mlp", &["--early-stopping", "0"], 2, &messages);
-    let flags = ["--early-stopping", "2", "--validation-samples", "0"];
-    let messages = ["--early-stopping", "give --validation-samples"];
-    refused("mlp", &flags, 2, &messages);
-    let flags = ["--best-by", "accuracy", "--validation-samples", "0"];
-    refused(
-        "mlp",
-        &flags,
-        2,
-        &["--best-by", "give --validation-samples"],
-    );
-    refused(
-        "mlp",
-        &["--best-by", "mae"],
-        2,
-        &["--best-by", "min:NAME or max:NAME"],
-    );
-}
-
-#[test]
-fn a_learning_rate_that_the_schedule_does_not_take() {
-    let flags = ["--lr-schedule", "cosine", "--learning-rate", "2"];
-    refused("mlp", &flags, 2, &["--learning-rate", "at most 1"]);
-}
-
-#[test]
-fn threads_of_one_process_on_several_machines() {
-    let flags = ["--strategy", "data-parallel", "--nodes", "2"];
-    let more = ["--node-rank", "0", "--rendezvous", "127.0.0.1:1"];
-    let messages = [
-        "--strategy data-parallel is for one machine",
-        "--strategy ddp",
-    ];
-    refused("mlp", &[&flags[..], &more].concat(), 2, &messages);
 }
 
 #[test]
@@ -304,7 +154,7 @@ fn a_run_directory_that_holds_something_else_is_left_as_it_was() {
             .run();
         let messages = ["mine", "it is not empty and holds no run", "--run-dir"];
         ended.failed_with(2, &messages);
-        nothing_was_started(&ended);
+        ended.started_nothing();
 
         let text = std::fs::read_to_string(path.join("thesis.txt")).unwrap();
         assert_eq!(text, "three years");
@@ -324,16 +174,15 @@ fn a_run_directory_that_a_running_job_uses() {
         let run = Run::new(folder.path().join("run"));
         first.wait_for("an epoch", || run.epochs() >= 1);
 
-        let again = ["train", "--resume", "--run-dir", "run"];
         for second in [
             Everburn::train(folder.path(), "mlp").args(flags),
-            Everburn::new(folder.path(), again),
+            Everburn::line(folder.path(), "train --resume --run-dir run"),
         ] {
             let ended = second.run();
             let owner = format!("process {} has it", first.process_id());
             let messages = ["run", "another run is using it", "--run-dir", &*owner];
             ended.failed_with(2, &messages);
-            nothing_was_started(&ended);
+            ended.started_nothing();
         }
         assert!(!folder.path().join("run~1").exists(), "moved aside");
 
@@ -348,27 +197,15 @@ fn a_run_directory_that_a_running_job_uses() {
 
 #[test]
 fn meshes_that_do_not_fit_the_ranks_the_model_or_the_batch() {
-    let mesh = ["--ranks", "3", "--mesh", "data=2,pipeline=2"];
-    refused("mnist", &mesh, 2, &["4 places", "3 ranks", "--ranks 4"]);
-    let axis = ["--ranks", "2", "--mesh", "depth=2"];
-    refused("mnist", &axis, 2, &["no axis `depth`"]);
-    let stages = ["--ranks", "5", "--pipeline", "5", "--batch-size", "60"];
-    let messages = ["a model of 4 blocks cannot be cut into 5 stages"];
-    refused("mnist", &stages, 2, &messages);
-    let name = ["--ranks", "2", "--pipeline", "2", "--stages", "fc9"];
-    refused(
+    assert_refused(
         "mnist",
-        &name,
-        2,
-        &["`fc9` of --stages", "conv1, conv2, fc1, fc2"],
+        "
+        --ranks 3 --mesh data=2,pipeline=2 | 4 places | 3 ranks | --ranks 4
+        --ranks 2 --mesh depth=2 | no axis `depth`
+        --ranks 5 --pipeline 5 --batch-size 60 | a model of 4 blocks cannot be cut into 5 stages
+        --ranks 2 --pipeline 2 --stages fc9 | `fc9` of --stages | conv1, conv2, fc1, fc2
+        --ranks 2 --pipeline 2 --micro-batches 7 | 7 micro-batches do not divide | 64 samples | --micro-batches 4
+        --pipeline 2 --devices flex,gpu:1 | no device called `gpu:1`
+        ",
     );
-    let batch = ["--ranks", "2", "--pipeline", "2", "--micro-batches", "7"];
-    let messages = [
-        "7 micro-batches do not divide",
-        "64 samples",
-        "--micro-batches 4",
-    ];
-    refused("mnist", &batch, 2, &messages);
-    let device = ["--pipeline", "2", "--devices", "flex,gpu:1"];
-    refused("mnist", &device, 2, &["no device called `gpu:1`"]);
 }

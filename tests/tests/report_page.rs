@@ -81,11 +81,9 @@ fn the_report_opens_in_a_browser_and_its_charts_answer() {
         );
     }
     let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::train(folder.path(), "mlp")
-        .args(["--ranks", "2", "--epochs", "2", "--log-every", "1"])
-        .args(["--run-dir", "run"])
-        .run();
-    ended.succeeded();
+    Everburn::train(folder.path(), "mlp")
+        .words("--ranks 2 --epochs 2 --log-every 1 --run-dir run")
+        .succeed();
     let page = folder.path().join("run/report.html");
     let profile = folder.path().join("profile");
 

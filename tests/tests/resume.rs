@@ -7,7 +7,7 @@ use everburn_tests::{Ended, Everburn, Run};
 /// Trains this many epochs, from the start.
 fn train(folder: &Path, name: &str, epochs: &str) -> Run {
     let flags = ["--epochs", epochs, "--run-dir", name, "--log-every", "1"];
-    Everburn::train(folder, "mlp").args(flags).run().succeeded();
+    Everburn::train(folder, "mlp").args(flags).succeed();
     Run::new(folder.join(name))
 }
 
@@ -54,9 +54,8 @@ fn a_run_of_two_machines_continues_on_one() {
     resume(folder.path(), "run", "2", "1").succeeded();
     assert_eq!(run.report()["epochs"], 2);
     assert!(run.text("config.toml").contains("nodes = 1"));
-    let of_two = ["train", "--resume", "--run-dir", "run", "--nodes", "2"];
-    let ended = Everburn::new(folder.path(), of_two).run();
-    ended.failed_with(2, &["--nodes 2 without --node-rank"]);
+    Everburn::line(folder.path(), "train --resume --run-dir run --nodes 2")
+        .refused(&["--nodes 2 without --node-rank"]);
 }
 
 #[test]
@@ -75,7 +74,7 @@ fn a_resume_with_nothing_to_train_says_so() {
     for ranks in ["1", "2"] {
         let ended = resume(folder.path(), "run", "1", ranks).succeeded();
         assert!(ended.stderr.contains(&said), "no `{said}`: {ended}");
-        assert!(ended.stdout.contains("test accuracy"), "{ended}");
+        ended.prints(["test accuracy"]);
         assert_eq!(files.map(|file| run.text(file)), before);
     }
 }
@@ -116,13 +115,8 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_taken() {
         let damaged = damaged.strip_prefix(folder.path()).unwrap().display();
         let refused =
             format!("the checkpoint {damaged} cannot be used: model.safetensors is damaged");
-        assert!(ended.stderr.contains(&refused), "{ended}");
-        assert!(
-            ended
-                .stderr
-                .contains("resuming from run/checkpoints/epoch-0001"),
-            "{ended}"
-        );
+        ended.warns([&refused]);
+        ended.warns(["resuming from run/checkpoints/epoch-0001"]);
         let report = run.report();
         assert_eq!(report["resumed_after_epoch"], 1, "{report:#}");
         assert_eq!(report["epochs"], 3, "{report:#}");
@@ -180,25 +174,19 @@ fn where_there_is_no_run_the_message_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let ended = resume(folder.path(), "nowhere", "3", "1");
     ended.failed_with(2, &["no run in nowhere to resume", "leave --resume away"]);
-    let ended = Everburn::train(folder.path(), "mlp")
+    Everburn::train(folder.path(), "mlp")
         .args(["--resume"])
-        .run();
-    ended.failed_with(2, &["--run-dir"]);
+        .refused(&["--run-dir"]);
 }
 
 #[test]
 fn another_model_does_not_go_on_from_this_ones_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     train(folder.path(), "run", "1");
-    let arguments = ["train", "mnist", "--resume", "--run-dir", "run"];
-    let ended = Everburn::new(folder.path(), arguments).run();
-    ended.failed_with(
-        2,
-        &[
-            "the run is one of mlp, and mnist was named",
-            "leave the model's name out",
-        ],
-    );
+    Everburn::line(folder.path(), "train mnist --resume --run-dir run").refused(&[
+        "the run is one of mlp, and mnist was named",
+        "leave the model's name out",
+    ]);
 }
 
 #[test]
@@ -207,8 +195,7 @@ fn another_optimizer_does_not_go_on_from_this_ones_checkpoint() {
     let run = train(folder.path(), "run", "1");
     let before = (run.report(), run.text("metrics.jsonl"));
     for ranks in ["1", "2"] {
-        let arguments = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
-        let ended = Everburn::new(folder.path(), arguments)
+        let ended = Everburn::line(folder.path(), "train --resume --run-dir run --epochs 2")
             .args(["--optimizer", "sgd", "--ranks", ranks])
             .run();
         let messages = ["optimizer", "Adam there", "Sgd here"];
@@ -228,10 +215,9 @@ fn a_model_of_another_size_is_refused_with_the_setting_that_changed() {
     let flags = ["--data", "rows.csv", "--set", "table.target=y"];
     let flags = [&flags[..], &["--epochs", "1", "--run-dir", "run"]].concat();
     let begun = Everburn::new(folder.path(), ["train", "table"]).args(flags);
-    begun.run().succeeded();
+    begun.succeed();
     let before = Run::new(folder.path().join("run")).text("config.toml");
-    let resumed = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
-    let ended = Everburn::new(folder.path(), resumed)
+    let ended = Everburn::line(folder.path(), "train --resume --run-dir run --epochs 2")
         .args(["--set", "table.hidden=[32, 64]"])
         .run();
     let messages = [
@@ -258,24 +244,22 @@ fn more_epochs_stretch_the_cosine_schedule_of_a_run() {
         let ended = Everburn::train(folder, "mlp").args(flags);
         ended
             .args(["--log-every", "1", "--run-dir", name])
-            .run()
-            .succeeded();
+            .succeed();
         Run::new(folder.join(name))
     };
     let folder = tempfile::tempdir().unwrap();
-    let at_once = rates(&begin(folder.path(), "at-once", "3"));
+    let at_once = begin(folder.path(), "at-once", "3").values("step", "learning_rate");
     assert_eq!(at_once.len(), 24);
     for ranks in ["1", "2"] {
         let run = begin(folder.path(), ranks, "1");
-        assert_eq!(rates(&run).len(), 8);
+        let rates = || run.values("step", "learning_rate");
+        assert_eq!(rates().len(), 8);
         let ended = resume(folder.path(), ranks, "3", ranks).succeeded();
-        let told = "was that of 8 steps; from step 9 on it is that of 24, and begins at";
-        assert!(ended.stderr.contains(told), "{ended}");
-        assert_eq!(rates(&run)[8..], at_once[8..]);
+        ended.warns(["was that of 8 steps; from step 9 on it is that of 24, and begins at"]);
+        assert_eq!(rates()[8..], at_once[8..]);
         // What is over is over, until more is wanted.
         let ended = resume(folder.path(), ranks, "3", ranks).succeeded();
-        let told = "nothing to train: 24 of 24 steps are made; more --epochs continue it";
-        assert!(ended.stderr.contains(told), "{ended}");
+        ended.warns(["nothing to train: 24 of 24 steps are made; more --epochs continue it"]);
     }
 }
 
@@ -284,24 +268,21 @@ fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
     for ranks in ["1", "2"] {
         let folder = tempfile::tempdir().unwrap();
         let at_once = train(folder.path(), "at-once", "3");
-        let ended = Everburn::train(folder.path(), "mlp")
-            .args(["--epochs", "3", "--steps", "12", "--run-dir", "run"])
-            .args(["--log-every", "1"])
-            .run();
-        ended.succeeded();
+        Everburn::train(folder.path(), "mlp")
+            .words("--epochs 3 --steps 12 --run-dir run --log-every 1")
+            .succeed();
         let run = Run::new(folder.path().join("run"));
-        assert_eq!(steps(&run, "step"), (1..=12).collect::<Vec<_>>());
+        let steps = |kind: &str| run.values(kind, "step");
+        assert_eq!(steps("step"), (1..=12).map(f64::from).collect::<Vec<_>>());
 
-        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", "24"];
-        Everburn::new(folder.path(), arguments)
+        Everburn::line(folder.path(), "train --resume --run-dir run --steps 24")
             .args(["--ranks", ranks])
-            .run()
-            .succeeded();
-        assert_eq!(steps(&run, "step"), (1..=24).collect::<Vec<_>>());
+            .succeed();
+        assert_eq!(steps("step"), (1..=24).map(f64::from).collect::<Vec<_>>());
         for kind in ["train", "validation"] {
-            assert_eq!(steps(&run, kind), [8, 16, 24], "{kind}");
+            assert_eq!(steps(kind), [8.0, 16.0, 24.0], "{kind}");
         }
-        assert_eq!(steps(&run, "test"), [24]);
+        assert_eq!(steps("test"), [24.0]);
         let report = run.report();
         assert_eq!(report["resumed_after_epoch"], 1, "{report:#}");
         assert_eq!(
@@ -329,22 +310,4 @@ fn seconds(run: &Run, kind: &str, epoch: u64) -> f64 {
     lines
         .map(|line| line["seconds"].as_f64().expect("a line has seconds"))
         .sum()
-}
-
-/// The learning rate of each step, where each has a line.
-fn rates(run: &Run) -> Vec<f64> {
-    let lines = run.metrics().into_iter();
-    lines
-        .filter(|line| line["kind"] == "step")
-        .map(|line| line["learning_rate"].as_f64().expect("a step has a rate"))
-        .collect()
-}
-
-/// The steps after which the lines of a kind were written.
-fn steps(run: &Run, kind: &str) -> Vec<u64> {
-    let lines = run.metrics().into_iter();
-    lines
-        .filter(|line| line["kind"] == kind)
-        .map(|line| line["step"].as_u64().expect("a line has a step"))
-        .collect()
 }

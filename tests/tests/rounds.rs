@@ -1,6 +1,6 @@
 //! Local steps, averaged parameters and schedules, as a user runs them.
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, assert_refused};
 
 #[test]
 fn ranks_that_take_steps_by_themselves_say_what_that_saves() {
@@ -9,34 +9,22 @@ fn ranks_that_take_steps_by_themselves_say_what_that_saves() {
         let ended = Everburn::train(folder.path(), "mlp")
             .args(["--ranks", "2", "--local-steps", "4", "--run-dir", name])
             .args(more)
-            .run()
-            .succeeded();
+            .succeed();
         let run = Run::new(folder.path().join(name));
         (ended, run.report()["outer"].clone())
     };
     let (ended, outer) = run("plain", &["--epochs", "2"]);
     // 500 samples in batches of 64: rounds of 4 and 4 steps.
     assert_eq!(outer["steps"], 4, "{ended}");
-    assert!(ended.stdout.contains("4 outer steps: "), "{ended}");
-    assert!(
-        ended.stdout.contains("where gradients would be 919 KiB"),
-        "{ended}"
-    );
+    ended.prints(["4 outer steps: ", "where gradients would be 919 KiB"]);
     let (ended, small) = run("small", &["--epochs", "2", "--compress-outer", "int8"]);
     let bytes = |outer: &serde_json::Value| outer["bytes"].as_u64().unwrap();
     assert!(
         2 * bytes(&small) < bytes(&outer),
         "{small} {outer}: {ended}"
     );
-    let streamed = [
-        "--epochs",
-        "2",
-        "--compress-outer",
-        "int2",
-        "--outer-fragments",
-        "2",
-    ];
-    let (ended, streamed) = run("streamed", &streamed);
+    let streamed = "--epochs 2 --compress-outer int2 --outer-fragments 2";
+    let (ended, streamed) = run("streamed", &streamed.split(' ').collect::<Vec<_>>());
     // Two rounds of 2 steps in place of each of 4.
     assert_eq!(streamed["steps"], 8, "{ended}");
     assert!(
@@ -54,24 +42,16 @@ fn a_rank_that_is_killed_between_outer_steps_comes_back_at_one() {
     let ended = Everburn::train(folder.path(), "mnist-bn")
         .args(["--ranks", "3", "--elastic", "2:3", "--local-steps", "5"])
         .args(["--batch-size", "24", "--epochs", "4", "--log-every", "1"])
-        .args("--compress-outer int8 --ema 0.99 --run-dir run".split(' '))
+        .words("--compress-outer int8 --ema 0.99 --run-dir run")
         .args(["--chaos", "kill=1@step:8,kill=0@step:33"])
-        .run()
-        .succeeded();
-    assert!(ended.stderr.contains("have made step"), "{ended}");
+        .succeed();
+    ended.warns(["have made step"]);
     let run = Run::new(folder.path().join("run"));
     let steps = run.number("steps") as u64;
     assert_eq!(steps, 4 * 21, "{ended}");
-    let told = run
-        .metrics()
-        .into_iter()
-        .filter(|line| line["kind"] == "step");
-    let told = told.map(|line| line["step"].as_u64().unwrap());
-    assert_eq!(
-        told.collect::<Vec<_>>(),
-        (1..=steps).collect::<Vec<_>>(),
-        "{ended}"
-    );
+    let recorded = run.values("step", "step");
+    let all = (1..=steps).map(|step| step as f64).collect::<Vec<_>>();
+    assert_eq!(recorded, all, "{ended}");
     assert!(run.path.join("ema.safetensors").is_file(), "{ended}");
 }
 
@@ -83,17 +63,14 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
     Everburn::train(here, "mlp")
         .args(flags)
         .args(["--run-dir", "a"])
-        .run()
-        .succeeded();
+        .succeed();
     let run = Run::new(here.join("a"));
     let eval = |flags: &[&str]| {
-        let ended = Everburn::new(here, ["eval", "a", "--json"])
-            .args(["--data", "synthetic", "--train-samples", "600"])
-            .args(["--test-samples", "200"])
+        let ended = Everburn::line(here, "eval a --json --data synthetic --train-samples 600")
+            .words("--test-samples 200")
             .args(flags)
-            .run()
-            .succeeded();
-        let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+            .succeed();
+        let result = ended.json();
         result["test_loss"].as_f64().unwrap()
     };
     let (plain, averaged) = (eval(&[]), eval(&["--ema"]));
@@ -108,22 +85,17 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
             ["export", "a", "--to", "safetensors", "--output", &file],
         )
         .args(more)
-        .run()
-        .succeeded();
+        .succeed();
     }
     let read = |name: &str| std::fs::read(here.join(name)).unwrap();
     assert_ne!(read("plain.safetensors"), read("averaged.safetensors"));
     // The best epoch's, of which the average decided.
-    let best = "export a --to pytorch --checkpoint best --ema".split(' ');
-    Everburn::new(here, best).run().succeeded();
+    Everburn::line(here, "export a --to pytorch --checkpoint best --ema").succeed();
     Everburn::train(here, "mlp")
         .args(["--steps", "1", "--run-dir", "b"])
-        .run()
-        .succeeded();
+        .succeed();
     let messages = ["ema.safetensors", "or was one without --ema"];
-    Everburn::new(here, ["eval", "b", "--ema", "--data", "synthetic"])
-        .run()
-        .failed_with(2, &messages);
+    Everburn::new(here, ["eval", "b", "--ema", "--data", "synthetic"]).refused(&messages);
 }
 
 #[test]
@@ -132,83 +104,36 @@ fn a_schedule_with_a_warm_up_is_that_of_the_record() {
     let flags = "--lr-schedule step --decay-every 3 --decay-factor 0.5".split(' ');
     Everburn::train(folder.path(), "mlp")
         .args(flags)
-        .args("--warmup-steps 1 --learning-rate 0.008 --steps 8".split(' '))
+        .words("--warmup-steps 1 --learning-rate 0.008 --steps 8")
         .args(["--log-every", "1", "--run-dir", "a"])
-        .run()
-        .succeeded();
-    let lines = Run::new(folder.path().join("a")).metrics().into_iter();
-    let rates = lines.filter_map(|line| line["learning_rate"].as_f64());
+        .succeed();
+    let rates = Run::new(folder.path().join("a")).values("step", "learning_rate");
     let expected = [0.004, 0.008, 0.008, 0.008, 0.004, 0.004, 0.004, 0.002];
-    let rates = rates.collect::<Vec<_>>();
     assert_eq!(rates.len(), expected.len());
-    let near = rates
-        .iter()
-        .zip(expected)
-        .all(|(a, b)| (a - b).abs() < 1e-12);
+    let mut pairs = rates.iter().zip(expected);
+    let near = pairs.all(|(a, b)| (a - b).abs() < 1e-12);
     assert!(near, "{rates:?}");
 }
 
 #[test]
 fn what_does_not_go_together_is_refused_before_anything_starts() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], messages: &[&str]| {
-        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
-            .args(flags)
-            .run();
-        ended.failed_with(2, messages);
-    };
-    let sync = ["--local-steps", "50"];
-    let with = |flags: &[&'static str]| [&sync[..], flags].concat();
-    refused(&["--sync", "often"], &["--local-steps", "as in 50"]);
-    refused(
-        &with(&["--virtual-ranks", "2"]),
-        &["--local-steps 50 and --virtual-ranks 2 do not go together"],
-    );
-    refused(
-        &with(&["--ranks", "2", "--pipeline", "2"]),
-        &["--mesh", "--local-steps 50 do not go together"],
-    );
-    refused(
-        &with(&["--communication-hook", "fp16"]),
-        &["--communication-hook", "--compress-outer int8"],
-    );
-    refused(&with(&["--sync-batch-norm"]), &["--sync-batch-norm"]);
-    refused(
-        &with(&["--outer-optimizer", "average", "--outer-momentum", "0.5"]),
-        &["--outer-optimizer nesterov"],
-    );
-    refused(&with(&["--outer-patience", "0.5"]), &["--outer-patience"]);
-    refused(
-        &with(&["--outer-fragments", "51"]),
-        &["--outer-fragments 51", "at most 50"],
-    );
-    refused(
-        &with(&["--outer-fragments", "5", "--outer-patience", "2"]),
-        &[
-            "--outer-patience",
-            "--outer-fragments",
-            "do not go together",
-        ],
-    );
-    refused(
-        &["--compress-outer", "int8"],
-        &["--compress-outer is for local steps", "--local-steps 50"],
-    );
-    refused(&["--ema", "1.5"], &["--ema 1.5 must be"]);
-    refused(
-        &["--ema", "0.9", "--ranks", "2", "--pipeline", "2"],
-        &["--mesh", "--ema do not go together"],
-    );
-    refused(&["--lr-schedule", "step"], &["--decay-every"]);
-    refused(
-        &[
-            "--lr-schedule",
-            "linear",
-            "--warmup-steps",
-            "9",
-            "--steps",
-            "5",
-        ],
-        &["a warm-up of 9 steps does not end before the run"],
+    assert_refused(
+        "mnist",
+        "
+        --sync often | --local-steps | as in 50
+        --local-steps 50 --virtual-ranks 2 | --local-steps 50 and --virtual-ranks 2 do not go together
+        --local-steps 50 --ranks 2 --pipeline 2 | --mesh | --local-steps 50 do not go together
+        --local-steps 50 --communication-hook fp16 | --communication-hook | --compress-outer int8
+        --local-steps 50 --sync-batch-norm | --sync-batch-norm
+        --local-steps 50 --outer-optimizer average --outer-momentum 0.5 | --outer-optimizer nesterov
+        --local-steps 50 --outer-patience 0.5 | --outer-patience
+        --local-steps 50 --outer-fragments 51 | --outer-fragments 51 | at most 50
+        --local-steps 50 --outer-fragments 5 --outer-patience 2 | --outer-patience | --outer-fragments | do not go together
+        --compress-outer int8 | --compress-outer is for local steps | --local-steps 50
+        --ema 1.5 | --ema 1.5 must be
+        --ema 0.9 --ranks 2 --pipeline 2 | --mesh | --ema do not go together
+        --lr-schedule step | --decay-every
+        --lr-schedule linear --warmup-steps 9 --steps 5 | a warm-up of 9 steps does not end before the run
+        ",
     );
 }

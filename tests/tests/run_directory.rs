@@ -36,7 +36,8 @@ const FILES: &[(&str, &str)] = &[
     ),
     (
         "environment.json",
-        "started_unix_ms command host kernel cores memory_bytes variables.EVERBURN_OFFLINE",
+        "started_unix_ms command host system kernel processor cores memory_bytes versions.Burn versions.Everburn \
+         variables.EVERBURN_OFFLINE",
     ),
     ("confusion.json", "split step classes[] counts[]"),
     (
@@ -123,11 +124,9 @@ fn holds(run: &Run, name: &str, expected: &str) {
 fn the_files_of_a_run_have_their_fields() {
     let folder = tempfile::tempdir().unwrap();
     Everburn::train(folder.path(), "mlp")
-        .args(["--run-dir", "run", "--ranks", "2", "--epochs", "2"])
-        .args(["--log-every", "1", "--hash-every", "2", "--ema", "0.9"])
-        .args(["--max-gradient-norm", "1", "--profile", "--tensorboard"])
-        .run()
-        .succeeded();
+        .words("--run-dir run --ranks 2 --epochs 2 --log-every 1 --hash-every 2 --ema 0.9")
+        .words("--max-gradient-norm 1 --profile --tensorboard")
+        .succeed();
     let run = Run::new(folder.path().join("run"));
     for (name, expected) in FILES {
         holds(&run, name, expected);

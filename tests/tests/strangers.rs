@@ -51,7 +51,7 @@ fn the_store_stood(siege: &Siege) {
 #[test]
 fn a_job_under_attack_ends_with_the_bits_of_an_undisturbed_one() {
     let folder = tempfile::tempdir().unwrap();
-    train(folder.path(), "undisturbed", &[]).run().succeeded();
+    train(folder.path(), "undisturbed", &[]).succeed();
     let expected = hashes(folder.path(), "undisturbed");
     assert_eq!(expected.lines().count(), 600);
     for (name, flags) in [
@@ -70,7 +70,7 @@ fn a_job_under_attack_ends_with_the_bits_of_an_undisturbed_one() {
 #[test]
 fn those_who_read_an_open_store_and_wait_there_neither_disturb_the_job_nor_learn_its_secret() {
     let folder = tempfile::tempdir().unwrap();
-    train(folder.path(), "undisturbed", &[]).run().succeeded();
+    train(folder.path(), "undisturbed", &[]).succeed();
     let secret = "a secret that nobody else knows";
     let flags = ["--ranks", "2", "--transport", "tcp", "--open-store"];
     let (ended, siege) = train(folder.path(), "open", &flags)
@@ -138,8 +138,7 @@ fn a_secret_that_is_none_is_refused() {
         "run",
         &["--ranks", "2", "--job-token", "hunter2"],
     )
-    .run();
-    ended.failed_with(2, &["7 bytes", "16", "openssl rand -hex 32"]);
+    .refused(&["7 bytes", "16", "openssl rand -hex 32"]);
     assert!(!ended.stderr.contains("hunter2"), "{ended}");
     assert!(!folder.path().join("run").exists());
 }
@@ -147,27 +146,11 @@ fn a_secret_that_is_none_is_refused() {
 #[test]
 fn a_drawn_token_is_not_printed_where_output_may_be_stored() {
     let folder = tempfile::tempdir().unwrap();
-    train(folder.path(), "run", &["--steps", "1"])
-        .run()
-        .succeeded();
-    let listen = ["monitor", "run", "--listen", "127.0.0.1:0"];
-    let ended = Everburn::new(folder.path(), listen).run();
-    ended.failed_with(
-        2,
-        &["--listen 127.0.0.1:0", "job token", "openssl rand -hex 32"],
-    );
+    train(folder.path(), "run", &["--steps", "1"]).succeed();
+    let ended = Everburn::line(folder.path(), "monitor run --listen 127.0.0.1:0").refused(&[
+        "--listen 127.0.0.1:0",
+        "job token",
+        "openssl rand -hex 32",
+    ]);
     assert!(!ended.stdout.contains("EVERBURN_JOB_TOKEN"), "{ended}");
-}
-
-#[test]
-fn a_data_folder_that_was_named_and_is_not_there_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let elsewhere = folder.path().join("elsewhere");
-    std::fs::create_dir_all(elsewhere.join("mnist")).unwrap();
-    let ended = Everburn::new(folder.path(), ["train", "mlp", "--data", "mnist"])
-        .args(["--data-dir", "nowhere"])
-        .env("EVERBURN_DATA_DIR", &elsewhere)
-        .run();
-    ended.failed_with(2, &["nowhere", "--data-dir"]);
-    assert!(!folder.path().join("runs").exists(), "{ended}");
 }

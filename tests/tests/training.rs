@@ -27,7 +27,7 @@ fn one_two_and_four_ranks_give_the_same_result_and_the_whole_record() {
             run.text(format!("logs/rank-{rank}.log"));
         }
         assert!(run.text("logs/rank-0.log").contains("epoch 2/2"));
-        assert!(ended.stdout.contains("[rank 0] epoch 2/2"), "{ended}");
+        ended.prints(["[rank 0] epoch 2/2"]);
         let (theirs, ours) = (alone.number("test_accuracy"), run.number("test_accuracy"));
         assert!((theirs - ours).abs() <= 1e-3 + 1e-12, "{theirs} {ours}");
         for kind in ["train", "validation"] {
@@ -48,11 +48,9 @@ fn more_ranks_than_cores_are_announced_once() {
     let cores = std::thread::available_parallelism().unwrap().get();
     for (ranks, times) in [(1, 0), (cores + 1, 1)] {
         // Refused before a rank is started.
-        let train = ["train", "mnist", "--data-dir", "nowhere"];
-        let ended = Everburn::new(folder.path(), train)
+        let ended = Everburn::line(folder.path(), "train mnist --data-dir nowhere")
             .args(["--ranks", &ranks.to_string(), "--batch-size", "100000"])
-            .run();
-        ended.failed_with(2, &["nowhere"]);
+            .refused(&["nowhere"]);
         let announced = format!(" on this machine share {cores} core");
         assert_eq!(ended.stderr.matches(&announced).count(), times, "{ended}");
     }
@@ -63,10 +61,8 @@ fn ranks_that_are_threads_train_as_ranks_that_are_processes() {
     let folder = tempfile::tempdir().unwrap();
     let (processes, _) = train(folder.path(), 2);
     let ended = Everburn::new(folder.path(), ["train", "--run-dir", "runs/threads"])
-        .args(["--config", "runs/2/config.toml"])
-        .args(["--strategy", "data-parallel"])
-        .run()
-        .succeeded();
+        .words("--config runs/2/config.toml --strategy data-parallel")
+        .succeed();
     assert!(!ended.stdout.contains("[rank"), "one process: {ended}");
     let threads = Run::new(folder.path().join("runs/threads"));
     check_record(&threads, 2);
@@ -104,8 +100,7 @@ fn a_saved_configuration_repeats_the_run_to_the_bit() {
     let arguments = ["--config", "runs/1/config.toml", "--run-dir", "runs/again"];
     Everburn::new(folder.path(), ["train"])
         .args(arguments)
-        .run()
-        .succeeded();
+        .succeed();
     let again = Run::new(folder.path().join("runs/again"));
     for kind in ["step", "train", "validation", "test"] {
         assert!(!first.losses(kind).is_empty(), "{kind}");
@@ -120,22 +115,16 @@ fn an_evaluation_gives_the_accuracy_of_the_report_on_one_and_on_two_ranks() {
     let (run, _) = train(folder.path(), 2);
     for ranks in ["1", "2"] {
         let arguments = ["eval", "runs/2", "--json", "--ranks", ranks];
-        let ended = Everburn::new(folder.path(), arguments).run().succeeded();
-        let result: serde_json::Value =
-            serde_json::from_str(ended.stdout.trim()).unwrap_or_else(|error| {
-                panic!("--json prints JSON and nothing else: {error}\n{ended}")
-            });
+        let ended = Everburn::new(folder.path(), arguments).succeed();
+        let result = ended.json();
         assert_eq!(result["test_accuracy"], run.report()["test_accuracy"]);
         assert_eq!(result["test_samples"], 1000);
         assert_eq!(result["world_size"].to_string(), ranks);
         let loss = result["test_loss"].as_f64().unwrap();
         assert!((loss - run.number("test_loss")).abs() <= 1e-6 * loss);
     }
-    let ended = Everburn::new(folder.path(), ["eval", "runs/2"])
-        .run()
-        .succeeded();
-    let percent = format!("{:.2} %", 100.0 * run.number("test_accuracy"));
-    assert!(ended.stdout.contains(&percent), "{ended}");
+    let ended = Everburn::new(folder.path(), ["eval", "runs/2"]).succeed();
+    ended.prints([&format!("{:.2} %", 100.0 * run.number("test_accuracy"))]);
 }
 
 #[test]
@@ -149,7 +138,7 @@ fn away_from_a_terminal_the_output_is_plain_lines() {
         }
         assert!(ended.stdout.starts_with("data: "), "{ended}");
         assert!(ended.stdout.contains("epoch 1/2  train  500/500  loss "));
-        assert!(ended.stdout.contains("test accuracy "), "{ended}");
+        ended.prints(["test accuracy "]);
     }
 }
 
@@ -159,7 +148,7 @@ fn a_run_in_the_same_folder_is_moved_aside_and_not_overwritten() {
     let (first, _) = train(folder.path(), 1);
     let report = first.report();
     let (_, ended) = train(folder.path(), 1);
-    assert!(ended.stdout.contains("now in runs/1~1"), "{ended}");
+    ended.prints(["now in runs/1~1"]);
     let aside = Run::new(folder.path().join("runs/1~1"));
     assert_eq!(aside.report(), report);
 }
@@ -168,8 +157,9 @@ fn a_run_in_the_same_folder_is_moved_aside_and_not_overwritten() {
 fn a_limit_of_steps_ends_the_run_before_the_epochs_do() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--steps", "5", "--ranks", "2", "--run-dir", "run"];
-    let ended = Everburn::train(folder.path(), "mnist").args(flags).run();
-    ended.succeeded();
+    Everburn::train(folder.path(), "mnist")
+        .args(flags)
+        .succeed();
     let run = Run::new(folder.path().join("run"));
     assert_eq!(run.report()["steps"], 5);
     assert!((0.0..=1.0).contains(&run.number("test_accuracy")));
@@ -183,8 +173,7 @@ fn a_limit_of_as_many_steps_as_an_epoch_has_begins_no_second_epoch() {
         let ended = Everburn::train(folder.path(), "mlp")
             .args(flags)
             .args(["--ranks", ranks, "--run-dir", "run"])
-            .run()
-            .succeeded();
+            .succeed();
         assert!(!ended.stdout.contains("epoch 2/"), "{ended}");
         let run = Run::new(folder.path().join("run"));
         let report = run.report();
@@ -209,8 +198,8 @@ fn a_checkpoint_can_be_evaluated_instead_of_the_trained_model() {
         Everburn::new(folder.path(), arguments)
     };
     let accuracy = |checkpoint: &str| {
-        let ended = evaluate(checkpoint).args(["--json"]).run().succeeded();
-        let result: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+        let ended = evaluate(checkpoint).args(["--json"]).succeed();
+        let result = ended.json();
         assert_eq!(result["test_samples"], 1000, "{ended}");
         result["test_accuracy"].as_f64().unwrap()
     };
@@ -220,29 +209,27 @@ fn a_checkpoint_can_be_evaluated_instead_of_the_trained_model() {
     let best = run.report()["best_epoch"]["epoch"].to_string();
     assert_eq!(accuracy("best"), accuracy(&best));
     let ended = evaluate("best").args(["--json", "--ranks", "2"]).run();
-    let result: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
-    let tested = &result["checkpoint"];
+    let tested = &ended.json()["checkpoint"];
     assert_eq!(tested["epoch"].to_string(), best, "{ended}");
     assert_eq!(tested["best_by"], "loss", "{ended}");
     assert_eq!(tested["name"], format!("epoch-000{best}"), "{ended}");
 
     for checkpoint in ["best", "1"] {
-        let ended = evaluate(checkpoint).run().succeeded();
+        let ended = evaluate(checkpoint).succeed();
         let percent = format!("test accuracy {:.2} %", 100.0 * accuracy(checkpoint));
         assert!(ended.stdout.contains(&percent), "{percent}: {ended}");
         let by = ended
             .stdout
             .contains(", the best by loss of the validation");
         assert_eq!(by, checkpoint == "best", "{ended}");
-        assert!(ended.stdout.contains("checkpoint epoch-000"), "{ended}");
+        ended.prints(["checkpoint epoch-000"]);
     }
     for ranks in ["1", "2"] {
-        let ended = evaluate("9").args(["--ranks", ranks]).run();
-        ended.failed_with(2, &["checkpoints/epoch-0009 cannot be used"]);
+        evaluate("9")
+            .args(["--ranks", ranks])
+            .refused(&["checkpoints/epoch-0009 cannot be used"]);
     }
-    evaluate("last")
-        .run()
-        .failed_with(2, &["--checkpoint last", "best"]);
+    evaluate("last").refused(&["--checkpoint last", "best"]);
 }
 
 #[test]
@@ -251,7 +238,7 @@ fn a_run_that_nobody_reads_goes_on_to_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let flags = ["--epochs", "2", "--ranks", ranks, "--run-dir", "run"];
         let training = Everburn::train(folder.path(), "mlp").args(flags);
-        training.read_by_nobody().run().succeeded();
+        training.read_by_nobody().succeed();
         let run = Run::new(folder.path().join("run"));
         let report = run.report();
         assert_eq!(report["epochs"], 2, "{report:#}");
@@ -270,16 +257,14 @@ fn early_stopping_ends_a_run_before_its_last_epoch() {
         let folder = tempfile::tempdir().unwrap();
         // So high that the loss jumps about: it cannot fall a hundred times in a row.
         let ended = Everburn::train(folder.path(), "mlp")
-            .args(["--early-stopping", "1", "--epochs", "100"])
-            .args(["--learning-rate", "0.1", "--seed", "1"])
+            .words("--early-stopping 1 --epochs 100 --learning-rate 0.1 --seed 1")
             .args(["--ranks", ranks, "--run-dir", "run"])
-            .run()
-            .succeeded();
+            .succeed();
         let run = Run::new(folder.path().join("run"));
         let report = run.report();
         let stopped = report["stopped"].as_str().unwrap_or_default();
         assert!(stopped.starts_with("early"), "{report:#}");
-        assert!(ended.stdout.contains("stopped early"), "{ended}");
+        ended.prints(["stopped early"]);
         assert!(report["test_accuracy"].is_number(), "{report:#}");
 
         let losses = run.losses("validation");
@@ -299,10 +284,8 @@ fn early_stopping_ends_a_run_before_its_last_epoch() {
 fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
     let folder = tempfile::tempdir().unwrap();
     Everburn::train(folder.path(), "mlp")
-        .args(["--best-by", "accuracy", "--epochs", "4"])
-        .args(["--ranks", "2", "--run-dir", "run"])
-        .run()
-        .succeeded();
+        .words("--best-by accuracy --epochs 4 --ranks 2 --run-dir run")
+        .succeed();
     let run = Run::new(folder.path().join("run"));
     let lines = run.metrics().into_iter();
     let lines = lines.filter(|line| line["kind"] == "validation");
@@ -330,67 +313,4 @@ fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
         .run();
     let message = "`iou`, which is not reported; there are: loss, accuracy";
     ended.failed_with(2, &[message]);
-}
-
-/// The fields that readers of a run directory rely on, `file: field`, a line each: report, monitor, `compare` and users'
-/// scripts. A field that goes away is a change of the format.
-const FIELDS: &str = include_str!("training/fields.txt");
-
-#[test]
-fn no_file_of_a_run_loses_a_field() {
-    let folder = tempfile::tempdir().unwrap();
-    Everburn::train(folder.path(), "mlp")
-        .args("--ranks 2 --epochs 2 --log-every 1 --ema 0.9".split(' '))
-        .args("--chaos kill=1@step:5 --elastic 1:2 --max-restarts 1".split(' '))
-        .args(["--run-dir", "runs/fields"])
-        .run()
-        .succeeded();
-    let run = Run::new(folder.path().join("runs/fields"));
-    let newest = "checkpoints/epoch-0002/manifest.json";
-    let mut there = std::collections::BTreeSet::new();
-    for file in ["environment.json", "live.json", "report.json", newest] {
-        collect_fields(
-            file,
-            &serde_json::from_str(&run.text(file)).unwrap(),
-            &mut there,
-        );
-    }
-    for file in ["events.jsonl", "metrics.jsonl", "ranks.jsonl"] {
-        for line in run.text(file).lines() {
-            collect_fields(file, &serde_json::from_str(line).unwrap(), &mut there);
-        }
-    }
-    let expected: Vec<&str> = FIELDS.lines().collect();
-    assert!(expected.len() > 90, "{expected:?}");
-    let missing: Vec<_> = expected
-        .iter()
-        .filter(|field| !there.contains(**field))
-        .collect();
-    assert!(missing.is_empty(), "lost: {missing:#?}\nthere: {there:#?}");
-}
-
-/// Adds the paths of all values in `value`: `metrics.jsonl: loss`, `ranks.jsonl: ranks[].seconds`.
-fn collect_fields(
-    path: &str,
-    value: &serde_json::Value,
-    fields: &mut std::collections::BTreeSet<String>,
-) {
-    match value {
-        serde_json::Value::Object(object) => {
-            let separator = if path.ends_with(".json") || path.ends_with(".jsonl") {
-                ": "
-            } else {
-                "."
-            };
-            for (key, value) in object {
-                collect_fields(&format!("{path}{separator}{key}"), value, fields);
-            }
-        }
-        serde_json::Value::Array(values) => {
-            for value in values {
-                collect_fields(&format!("{path}[]"), value, fields);
-            }
-        }
-        _ => drop(fields.insert(path.to_owned())),
-    }
 }

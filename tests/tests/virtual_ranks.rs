@@ -2,18 +2,16 @@
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, assert_refused};
 
 /// The fingerprints of each step of a net with batch norms and dropout.
 fn hashes(folder: &Path, name: &str, flags: &[&str]) -> Vec<String> {
-    let arguments = ["train", "mnist-bn", "--data", "synthetic", "--steps", "8"];
-    Everburn::new(folder, arguments)
+    Everburn::line(folder, "train mnist-bn --data synthetic --steps 8")
         .args(["--train-samples", "96", "--test-samples", "20"])
-        .args("--batch-size 24 --epochs 3 --lr-schedule constant".split(' '))
+        .words("--batch-size 24 --epochs 3 --lr-schedule constant")
         .args(["--hash-every", "1", "--run-dir", name])
         .args(flags)
-        .run()
-        .succeeded();
+        .succeed();
     let text = Run::new(folder.join(name)).text("hashes.jsonl");
     text.lines().map(ToString::to_string).collect()
 }
@@ -43,23 +41,20 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let whole = hashes(folder.path(), "whole", &["--virtual-ranks", "3"]);
     // Nine tenths of 96 samples are four batches, so the second step is in the middle of an epoch.
-    let arguments = ["train", "mnist-bn", "--data", "synthetic", "--steps", "3"];
-    Everburn::new(folder.path(), arguments)
-        .args(["--lr-schedule", "constant"])
-        .args(["--train-samples", "96", "--test-samples", "20"])
-        .args("--batch-size 24 --epochs 3 --virtual-ranks 3".split(' '))
-        .args(["--hash-every", "1", "--run-dir", "run", "--ranks", "2"])
-        .args(["--checkpoint-every", "2steps"])
-        .run()
-        .succeeded();
+    Everburn::line(folder.path(), "train mnist-bn --data synthetic --steps 3")
+        .words("--lr-schedule constant --train-samples 96 --test-samples 20")
+        .words("--batch-size 24 --epochs 3 --virtual-ranks 3")
+        .words("--hash-every 1 --run-dir run --ranks 2 --checkpoint-every 2steps")
+        .succeed();
     let run = Run::new(folder.path().join("run"));
     assert!(
         run.path
             .join("checkpoints/epoch-0000-batch-000002")
             .is_dir()
     );
-    let again = "train --resume --run-dir run --steps 8 --ranks 3".split(' ');
-    let ended = Everburn::new(folder.path(), again).run().succeeded();
+    let ended = Everburn::line(folder.path(), "train --resume --run-dir run --steps 8")
+        .words("--ranks 3")
+        .succeed();
     let text = run.text("hashes.jsonl");
     let gone_on = text.lines().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(gone_on, whole, "{ended}");
@@ -77,26 +72,12 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
 
 #[test]
 fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], messages: &[&str]| {
-        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
-            .args(flags)
-            .run();
-        ended.failed_with(2, messages);
-    };
-    refused(
-        &["--ranks", "3", "--virtual-ranks", "2"],
-        &[
-            "2 logical shards cannot be shared out to 3 ranks",
-            "--virtual-ranks 3",
-        ],
-    );
-    refused(
-        &["--virtual-ranks", "4", "--accumulate", "2"],
-        &["--accumulate 2 and --virtual-ranks 4"],
-    );
-    refused(
-        &["--ranks", "2", "--pipeline", "2", "--virtual-ranks", "2"],
-        &["--mesh", "--virtual-ranks 2 do not go together"],
+    assert_refused(
+        "mnist",
+        "
+        --ranks 3 --virtual-ranks 2 | 2 logical shards cannot be shared out to 3 ranks | --virtual-ranks 3
+        --virtual-ranks 4 --accumulate 2 | --accumulate 2 and --virtual-ranks 4
+        --ranks 2 --pipeline 2 --virtual-ranks 2 | --mesh | --virtual-ranks 2 do not go together
+        ",
     );
 }

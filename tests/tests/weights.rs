@@ -14,7 +14,7 @@ fn an_exported_model_is_imported_and_measured_as_before() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let ended = Everburn::train(here, "mnist-bn").args(["--epochs", "2", "--run-dir", "a"]);
-    ended.run().succeeded();
+    ended.succeed();
     let trained = Run::new(here.join("a"));
     for (to, file) in [
         ("safetensors", "a/state-dict.safetensors"),
@@ -24,11 +24,11 @@ fn an_exported_model_is_imported_and_measured_as_before() {
         assert!(ended.succeeded().stdout.contains(file));
         let run = format!("imported-{to}");
         let import = ["import", file, "mnist-bn", "--run-dir", &run];
-        Everburn::new(here, import).run().succeeded();
+        Everburn::new(here, import).succeed();
         let data = ["--data", "synthetic", "--train-samples", "600"];
         let eval = Everburn::new(here, ["eval", &run, "--json", "--test-samples", "200"]);
-        let ended = eval.args(data).run().succeeded();
-        let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let ended = eval.args(data).succeed();
+        let result = ended.json();
         let accuracy = result["test_accuracy"].as_f64().unwrap();
         assert_eq!(accuracy, trained.number("test_accuracy"), "{ended}");
     }
@@ -39,14 +39,13 @@ fn a_training_begins_with_the_weights_that_it_is_given() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let ended = Everburn::train(here, "mlp").args(["--epochs", "3", "--run-dir", "a"]);
-    ended.run().succeeded();
+    ended.succeed();
     for to in ["safetensors", "pytorch"] {
-        let ended = Everburn::new(here, ["export", "a", "--to", to]).run();
-        ended.succeeded();
+        Everburn::new(here, ["export", "a", "--to", to]).succeed();
     }
     let first_loss = |flags: &[&str], run: &str| {
         let train = Everburn::train(here, "mlp").args(["--steps", "1", "--log-every", "1"]);
-        train.args(["--run-dir", run]).args(flags).run().succeeded();
+        train.args(["--run-dir", run]).args(flags).succeed();
         let metrics = Run::new(here.join(run)).metrics();
         metrics[0]["loss"].as_f64().unwrap()
     };
@@ -72,8 +71,7 @@ fn a_training_begins_with_the_weights_that_it_is_given() {
     // A new run there would move them aside first.
     for weights in ["a", "a/checkpoints"] {
         let own = Everburn::train(here, "mlp").args(["--init-from", weights, "--run-dir", "a"]);
-        own.run()
-            .failed_with(2, &["is in the folder of the new run", "another --run-dir"]);
+        own.refused(&["is in the folder of the new run", "another --run-dir"]);
     }
 }
 
@@ -82,9 +80,8 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let ended = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", "a"]);
-    ended.run().succeeded();
-    let ended = Everburn::new(here, ["export", "a", "--to", "safetensors"]).run();
-    ended.succeeded();
+    ended.succeed();
+    Everburn::new(here, ["export", "a", "--to", "safetensors"]).succeed();
     let weights = here.join("a/state-dict.safetensors");
     let begin = |run: &str, more: &[&str]| {
         let train = Everburn::train(here, "mlp").args(["--steps", "1", "--log-every", "1"]);
@@ -106,22 +103,18 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     begin("nothing", &skip("*")).failed_with(2, &["--init-skip leaves out all tensors"]);
     let told = begin("told", &skip("layers.2.*")).succeeded();
     let line = "4 tensors; layers.2.weight, layers.2.bias begin with new weights";
-    assert!(told.stdout.contains(line), "{told}");
+    told.prints([line]);
     begin("none", &skip("head.*")).failed_with(2, &["--init-skip head.*", "matches no parameter"]);
     let alone = begin("alone", &["--init-skip", "layers.2.*"]);
     alone.failed_with(2, &["--init-skip", "--init-from, which is not given"]);
     let of_a_run = begin("run", &["--init-from", "a", "--init-skip", "layers.2.*"]).succeeded();
-    assert!(of_a_run.stdout.contains(line), "{of_a_run}");
+    of_a_run.prints([line]);
     assert_eq!(tensors("run"), tensors("but-the-head"));
-    let resume = "train --resume --run-dir run --init-skip fc.*".split(' ');
-    Everburn::new(here, resume).run().failed_with(
-        2,
-        &[
-            "--init-skip fc.* has no effect on a resume: the run in",
-            "began with --init-skip layers.2.* and continues with its checkpoint",
-            "leave --resume away, name another --run-dir, and add --init-from",
-        ],
-    );
+    Everburn::line(here, "train --resume --run-dir run --init-skip fc.*").refused(&[
+        "--init-skip fc.* has no effect on a resume: the run in",
+        "began with --init-skip layers.2.* and continues with its checkpoint",
+        "leave --resume away, name another --run-dir, and add --init-from",
+    ]);
 }
 
 #[test]
@@ -130,19 +123,17 @@ fn other_weights_than_those_of_a_configuration_are_taken_without_its_init_skip()
     let here = folder.path();
     let begin = |run: &str, more: &str| {
         let train = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", run]);
-        train.args(more.split_whitespace()).run().succeeded();
+        train.words(more).succeed();
     };
     begin("a", "");
     begin("b", "--init-from a --init-skip layers.2.*");
-    let export = "export b --to pytorch --output b.pt".split(' ');
-    Everburn::new(here, export).run().succeeded();
-    let import = "import b.pt --config b/config.toml --run-dir c".split(' ');
-    Everburn::new(here, import).run().succeeded();
+    Everburn::line(here, "export b --to pytorch --output b.pt").succeed();
+    Everburn::line(here, "import b.pt --config b/config.toml --run-dir c").succeed();
     let config = Run::new(here.join("c")).text("config.toml");
     assert!(!config.contains("init_skip"), "{config}");
     let further = |run: &str, more: &str| {
         let train = format!("train --config b/config.toml --init-from b.pt --run-dir {run} {more}");
-        let ended = Everburn::new(here, train.split_whitespace()).run();
+        let ended = Everburn::line(here, train).run();
         ended.succeeded().stdout
     };
     let whole = further("d", "");
@@ -157,8 +148,8 @@ fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let begun = Everburn::train(here, "mlp").args(["--steps", "3", "--epochs", "3"]);
-    begun.args(["--run-dir", "a"]).run().succeeded();
-    Everburn::new(here, ["eval", "a"]).run().succeeded();
+    begun.args(["--run-dir", "a"]).succeed();
+    Everburn::new(here, ["eval", "a"]).succeed();
     let resumed = ["train", "--resume", "--run-dir", "a", "--steps", "20"];
     let lost = ["--checkpoint-every", "1steps", "--chaos", "kill=0@step:9"];
     let ended = Everburn::new(here, resumed).args(lost).run();
@@ -172,11 +163,10 @@ fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
         "export a --to pytorch",
         "train mlp --init-from a --run-dir b",
     ] {
-        let ended = Everburn::new(here, command.split(' ')).run();
-        ended.failed_with(2, &messages);
+        Everburn::line(here, command).refused(&messages);
     }
-    Everburn::new(here, resumed).run().succeeded();
-    Everburn::new(here, ["eval", "a"]).run().succeeded();
+    Everburn::new(here, resumed).succeed();
+    Everburn::new(here, ["eval", "a"]).succeed();
 }
 
 #[test]
@@ -184,7 +174,7 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
-    begun.run().succeeded();
+    begun.succeed();
     let first_loss = |from: &str, run: &str| {
         let flags = [
             "--steps",
@@ -196,7 +186,7 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
             "--run-dir",
             run,
         ];
-        Everburn::train(here, "mlp").args(flags).run().succeeded();
+        Everburn::train(here, "mlp").args(flags).succeed();
         Run::new(here.join(run)).losses("step")[0].1
     };
     let of_run = first_loss("a", "b");
@@ -207,26 +197,22 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
     assert_eq!(first_loss("copied.safetensors", "e"), of_run);
 
     let exported = ["export", "a", "--to", "pytorch", "--output"];
-    let missing = Everburn::new(here, exported).args(["none/mlp.pt"]).run();
-    missing.failed_with(2, &["--output none/mlp.pt: there is no folder none"]);
     Everburn::new(here, exported)
-        .args(["mlp.pt"])
-        .run()
-        .succeeded();
-    let import = ["import", "mlp.pt", "mlp", "--run-dir", "imported"];
-    Everburn::new(here, import).run().succeeded();
+        .args(["none/mlp.pt"])
+        .refused(&["--output none/mlp.pt: there is no folder none"]);
+    Everburn::new(here, exported).args(["mlp.pt"]).succeed();
+    Everburn::line(here, "import mlp.pt mlp --run-dir imported").succeed();
     for checkpoint in ["best", "1"] {
         let export = ["export", "imported", "--to", "pytorch", "--checkpoint"];
         let messages = ["imported has no checkpoints", "leave --checkpoint out"];
         let export = Everburn::new(here, export).args([checkpoint]);
-        export.run().failed_with(2, &messages);
+        export.refused(&messages);
     }
-    let resume = "train --resume --run-dir imported --epochs 1".split(' ');
     let messages = [
         "weights of an import",
         "train --config imported/config.toml --init-from imported` trains from these",
     ];
-    Everburn::new(here, resume).run().failed_with(2, &messages);
+    Everburn::line(here, "train --resume --run-dir imported --epochs 1").refused(&messages);
 }
 
 #[test]
@@ -234,29 +220,27 @@ fn a_damaged_model_of_a_run_leads_to_its_good_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let begun = Everburn::train(here, "mlp").args(["--epochs", "2", "--run-dir", "a"]);
-    begun.run().succeeded();
+    begun.succeed();
     let run = Run::new(here.join("a"));
     std::fs::write(run.path.join("model.safetensors"), "damaged").unwrap();
     run.damage_checkpoint(2);
     let good = "epoch-0001 is the newest good checkpoint: ";
     for command in ["eval a", "export a --to pytorch"] {
-        let command = Everburn::new(here, command.split(' '));
+        let command = Everburn::line(here, command);
         let messages = [
             "a/model.safetensors",
             "cut off",
             good,
             "--checkpoint epoch-0001 takes it",
         ];
-        command.run().failed_with(2, &messages);
+        command.refused(&messages);
     }
     let from = ["--init-from", "a", "--run-dir", "b"];
     let messages = [good, "name it, ", "a/checkpoints/epoch-0001"];
     let train = Everburn::train(here, "mlp").args(from);
-    train.run().failed_with(2, &messages);
-    let eval = ["eval", "a", "--checkpoint", "epoch-0001"];
-    Everburn::new(here, eval).run().succeeded();
+    train.refused(&messages);
+    Everburn::line(here, "eval a --checkpoint epoch-0001").succeed();
     std::fs::remove_dir_all(run.path.join("checkpoints")).unwrap();
     let eval = Everburn::new(here, ["eval", "a"]);
-    eval.run()
-        .failed_with(2, &["no checkpoint of this run is good"]);
+    eval.refused(&["no checkpoint of this run is good"]);
 }

@@ -33,10 +33,12 @@ fn reaches_98_percent(model: &str, ranks: &str) {
         let arguments = ["eval", "run", "--json", "--ranks", ranks];
         let ended = Everburn::new(folder.path(), arguments)
             .env("EVERBURN_DATA_DIR", data)
-            .run()
-            .succeeded();
-        let result: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
-        assert_eq!(result["test_accuracy"], report["test_accuracy"], "{ended}");
+            .succeed();
+        assert_eq!(
+            ended.json()["test_accuracy"],
+            report["test_accuracy"],
+            "{ended}"
+        );
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use clap::{Args, Parser};
-use everburn::launch::Children;
+use clap::{Args, FromArgMatches, Parser};
+use everburn::launch::{Children, WorkerPool, forget_ranks};
 use everburn_record::Owner;
 use everburn_record::proc::CpuTime;
 use serde_json::Value;
@@ -40,11 +40,11 @@ pub(crate) trait Bench: Parser {
     /// What it measures, in a line.
     const ABOUT: &'static str;
 
+    /// How many seconds one run or answer may take, unless `--run-timeout` says so.
+    const RUN_TIMEOUT: &'static str = "300";
+
     /// The results, from which tables and JSON are made.
     type Results;
-
-    /// The file of `--json`.
-    fn json_file(&self) -> Option<&Path>;
 
     /// Checks the options beyond what clap does, before anything runs.
     fn check(&self) -> Result<(), Failure> {
@@ -68,8 +68,8 @@ pub(crate) trait Bench: Parser {
     /// The result for a program.
     fn to_json(&self, results: &Self::Results, setup: &Setup, machine: &Value) -> Value;
 
-    /// Writes other files than that of `--json`, from the same rows.
-    fn write_more(&self, _: &Self::Results, _: &Setup, _rows: &Value) -> Result<(), Failure> {
+    /// Writes other files than that of `--json`.
+    fn write_more(&self, _: &Self::Results, _: &Setup) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -79,22 +79,32 @@ pub(crate) trait Bench: Parser {
     }
 }
 
-/// The options that every benchmark has; `TIMEOUT` is what `--run-timeout` is unless it is given.
+// The options that every benchmark has. (Its documentation would take the place of the benchmark's.)
 #[derive(Debug, Args)]
-pub(crate) struct Common<const TIMEOUT: u64> {
+struct OfAll {
     /// Write the rows to this file too.
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    json: Option<PathBuf>,
 
     /// Give up when one run or answer takes longer than this many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) run_timeout: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = clap::value_parser!(u64).range(1..))]
+    run_timeout: u64,
 }
 
-impl<const TIMEOUT: u64> Common<TIMEOUT> {
-    pub(crate) fn patience(&self) -> Duration {
-        Duration::from_secs(self.run_timeout)
-    }
+const ENVIRONMENT: &str = "Environment:
+  EVERBURN_BIN       a built everburn-bench, or everburn for whole trainings, to measure in place of this one
+  EVERBURN_DATA_DIR  the folder of the data files
+  EVERBURN_PYTHON    the Python that can import torch or jax, for --against [default: python3]
+  PATH               has mpicc and mpirun, for --against mpi";
+
+/// The command line of a benchmark.
+fn command<B: Bench>() -> clap::Command {
+    OfAll::augment_args(B::command())
+        .name(format!("cargo xtask bench {}", B::NAME))
+        .mut_arg("run_timeout", |timeout| {
+            timeout.default_value(B::RUN_TIMEOUT)
+        })
+        .after_help(ENVIRONMENT)
 }
 
 /// Parses a number of at least 1.
@@ -115,11 +125,13 @@ pub(crate) struct Setup {
     pub(crate) machine: Machine,
     /// In the order in which they were asked for.
     pub(crate) peers: Vec<FoundPeer>,
+    /// How long one run or answer may take.
+    pub(crate) patience: Duration,
 }
 
 impl Setup {
     /// Refuses peers that are missing: nobody waits for half of a comparison.
-    fn new(peers: &[Peer]) -> Result<Self, Failure> {
+    fn new(peers: &[Peer], patience: Duration) -> Result<Self, Failure> {
         let program = measured_program()?;
         let (children, folder) = (Children::listen()?, temporary_folder()?);
         let mut found: Vec<FoundPeer> = Vec::new();
@@ -134,6 +146,7 @@ impl Setup {
             program,
             machine: Machine::look(),
             peers: found,
+            patience,
         })
     }
 
@@ -147,6 +160,17 @@ impl Setup {
         let mut command = Command::new(&self.program);
         command.arg("side").args(words);
         command
+    }
+
+    /// Starts a process that takes orders.
+    pub(crate) fn worker(
+        &self,
+        name: &str,
+        mut command: Command,
+    ) -> Result<WorkerPool<'_>, Failure> {
+        forget_ranks(&mut command);
+        let (children, folder) = (&self.children, self.folder());
+        Ok(WorkerPool::start(children, name, vec![command], folder)?)
     }
 
     /// The context of `ranks` ranks: each in its namespace if there is a network, otherwise on this machine.
@@ -168,12 +192,15 @@ impl Setup {
 /// Runs a benchmark with the arguments after its name.
 fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     let name = OsString::from(format!("cargo xtask bench {}", B::NAME));
-    let bench = B::parse_from([name].into_iter().chain(arguments.iter().cloned()));
-    if let Some(file) = bench.json_file() {
+    let words = [name].into_iter().chain(arguments.iter().cloned());
+    let matches = command::<B>().get_matches_from(words);
+    let bench = B::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let of_all = OfAll::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let Some(file) = &of_all.json {
         check_place("--json", file)?;
     }
     bench.check()?;
-    let setup = Setup::new(bench.peers())?;
+    let setup = Setup::new(bench.peers(), Duration::from_secs(of_all.run_timeout))?;
     let before = CpuTime::now();
     let results = bench.measure(&setup)?;
     let meanwhile = before.zip(CpuTime::now());
@@ -183,10 +210,10 @@ fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     println!("{}\n", bench.notes(&results, &setup));
     println!("{}", bench.table(&results, &setup));
     let rows = bench.to_json(&results, &setup, &setup.machine.to_json(others));
-    if let Some(file) = bench.json_file() {
+    if let Some(file) = &of_all.json {
         write_file(file, &format!("{rows:#}\n"))?;
     }
-    bench.write_more(&results, &setup, &rows)?;
+    bench.write_more(&results, &setup)?;
     Ok(match B::works(&results) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -208,7 +235,7 @@ const fn entry<B: Bench>() -> Entry {
         about: B::ABOUT,
         run: run_one::<B>,
         #[cfg(test)]
-        command: B::command,
+        command: command::<B>,
     }
 }
 
@@ -226,41 +253,27 @@ const BENCHES: [Entry; 10] = [
     entry::<SyncBench>(),
 ];
 
-/// What the arguments after `bench` ask for.
-enum Asked<'a> {
-    Run(&'static Entry, &'a [OsString]),
-    List,
-    Unknown(String),
-}
-
-fn asked_for(arguments: &[OsString]) -> Asked<'_> {
-    let Some(first) = arguments.first() else {
-        return Asked::Run(&BENCHES[0], arguments);
+/// The benchmark that `arguments` name, and the rest of them; the first where none is named.
+fn named(arguments: &[OsString]) -> Result<(&'static Entry, &[OsString]), Failure> {
+    let first = arguments.first().map(|first| first.to_string_lossy());
+    let Some(name) = first.filter(|first| !first.starts_with('-')) else {
+        return Ok((&BENCHES[0], arguments));
     };
-    let word = first.to_string_lossy();
-    match &*word {
-        "--help" | "-h" | "--list" => Asked::List,
-        _ if word.starts_with('-') => Asked::Run(&BENCHES[0], arguments),
-        _ => match BENCHES.iter().find(|bench| bench.name == word) {
-            Some(bench) => Asked::Run(bench, &arguments[1..]),
-            None => Asked::Unknown(word.into_owned()),
-        },
-    }
+    let bench = BENCHES.iter().find(|bench| bench.name == name);
+    let unknown = || format!("there is no benchmark `{name}` yet\n\n{}", listing());
+    let bench = bench.ok_or_else(|| Failure::Usage(unknown()))?;
+    Ok((bench, &arguments[1..]))
 }
 
 /// Runs the benchmark that `arguments` name.
 pub(crate) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
-    match asked_for(arguments) {
-        Asked::Run(bench, rest) => (bench.run)(rest),
-        Asked::List => {
-            println!("{}", listing());
-            Ok(ExitCode::SUCCESS)
-        }
-        Asked::Unknown(name) => Err(Failure::Usage(format!(
-            "there is no benchmark `{name}` yet\n\n{}",
-            listing()
-        ))),
+    let asks_for = |word: &str| arguments.first().is_some_and(|first| first == word);
+    if ["--help", "-h", "--list"].into_iter().any(asks_for) {
+        println!("{}", listing());
+        return Ok(ExitCode::SUCCESS);
     }
+    let (bench, rest) = named(arguments)?;
+    (bench.run)(rest)
 }
 
 fn listing() -> String {

@@ -1,6 +1,7 @@
 //! How figures are in the tables of benchmarks.
 
 use everburn_record::statistics::Spread;
+use serde_json::Value;
 
 /// `1.50x`, or `-` where there is nothing to compare with.
 pub(crate) fn times(ratio: Option<f64>) -> String {
@@ -32,4 +33,12 @@ pub(crate) fn rounds(count: usize) -> String {
         1 => "1 round".to_owned(),
         count => format!("medians of {count} rounds"),
     }
+}
+
+/// A row with all that is in `more`, too.
+pub(crate) fn joined(mut row: Value, more: Value) -> Value {
+    if let (Value::Object(row), Value::Object(more)) = (&mut row, more) {
+        row.extend(more);
+    }
+    row
 }

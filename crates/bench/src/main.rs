@@ -8,6 +8,8 @@
     clippy::print_stderr,
     reason = "a command talks to its user"
 )]
+// Optimised, Burn's generic code takes a minute to compile. Unit tests leave out all that uses it: `tests/processes` runs it.
+#![cfg_attr(test, allow(dead_code, reason = "the measured processes use it"))]
 
 /// Prints a line; where nobody reads any more (`| head`), the work continues all the same.
 macro_rules! say {
@@ -41,11 +43,10 @@ mod sync;
 mod train;
 
 use std::ffi::OsString;
+#[cfg(not(test))]
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-
-use self::failure::Failure;
+use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(
@@ -79,7 +80,7 @@ enum Part {
     ),
 }
 
-/// The processes of benchmarks: ranks, and one side of a comparison.
+/// The processes of benchmarks and of a check: ranks, parts, and one side of a comparison.
 #[derive(Subcommand)]
 enum Side {
     /// Serve a store until the input ends
@@ -88,20 +89,33 @@ enum Side {
     StoreClient,
     /// Be a rank of `bench collectives`: carry out the orders on standard input
     Collectives(collectives::rank::RankOptions),
-    /// Be a rank of `bench ddp`
-    Ddp(ddp::rank::BenchDdpArguments),
     /// Time layers: carry out the orders on standard input
-    Kernels(kernels::worker::BenchKernelsArguments),
+    Kernels {
+        #[arg(long)]
+        threads: usize,
+    },
+    /// Be a rank of `bench ddp`
+    Ddp(Order),
     /// Be a rank of `bench pipeline`
-    Pipeline(pipeline::rank::BenchPipelineArguments),
+    Pipeline(Order),
     /// Make steps of `bench recompute`
-    Recompute(recompute::steps::BenchRecomputeArguments),
+    Recompute(Order),
+    /// Do a part of a check of a GPU
+    Part(Order),
+}
+
+/// What a process is to do.
+#[derive(Args)]
+struct Order {
+    /// JSON
+    order: String,
 }
 
 /// Counts nothing unless a training is profiled.
 #[global_allocator]
 static ALLOCATOR: everburn::profile::CountingAllocator = everburn::profile::CountingAllocator;
 
+#[cfg(not(test))]
 fn main() -> ExitCode {
     let done = match Cli::parse().part {
         Part::Bench { arguments } => bench::run(&arguments),
@@ -110,18 +124,20 @@ fn main() -> ExitCode {
         // It is all of this process's command line.
         Part::Everburn(_) => return everburn::tasks::app().main(),
     };
-    done.unwrap_or_else(Failure::tell)
+    done.unwrap_or_else(failure::Failure::tell)
 }
 
-fn run_side(side: &Side) -> Result<(), Failure> {
+#[cfg(not(test))]
+fn run_side(side: &Side) -> Result<(), failure::Failure> {
     match side {
         Side::Store(arguments) => store::server::serve(arguments),
         Side::StoreClient => store::client::run(),
         Side::Collectives(options) => collectives::rank::run(options),
-        Side::Ddp(arguments) => ddp::rank::run(arguments),
-        Side::Kernels(arguments) => kernels::worker::run(arguments),
-        Side::Pipeline(arguments) => pipeline::rank::run(arguments),
-        Side::Recompute(arguments) => recompute::steps::run(arguments),
+        Side::Kernels { threads } => kernels::worker::run(*threads),
+        Side::Ddp(Order { order }) => ddp::rank::run(&serde_json::from_str(order)?),
+        Side::Pipeline(Order { order }) => pipeline::rank::run(&serde_json::from_str(order)?),
+        Side::Recompute(Order { order }) => recompute::steps::run(&serde_json::from_str(order)?),
+        Side::Part(Order { order }) => gpu_check::parts::run(&serde_json::from_str(order)?),
     }
 }
 

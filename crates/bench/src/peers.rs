@@ -221,11 +221,6 @@ pub(crate) fn one_of<const N: usize>(peers: [Peer; N]) -> impl TypedValueParser<
     PossibleValuesParser::new(values).try_map(|name| Peer::from_str(&name, false))
 }
 
-/// The ratio to the peer that is the fastest, which is the lowest of the ratios to each.
-pub(crate) fn to_fastest(ratios: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
-    ratios.into_iter().flatten().min_by(f64::total_cmp)
-}
-
 /// The script `name`, where this binary was built.
 pub(crate) fn script(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
@@ -292,11 +287,5 @@ mod tests {
         }
         let name = found(Peer::Compile).full_name();
         assert_eq!(name, "torch.compile of pytorch 2.9");
-    }
-
-    #[test]
-    fn the_fastest_peer_has_the_lowest_ratio() {
-        assert_eq!(to_fastest([Some(2.0), None, Some(1.5)]), Some(1.5));
-        assert_eq!(to_fastest([None, None]), None);
     }
 }

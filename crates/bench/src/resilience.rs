@@ -10,7 +10,7 @@ use everburn::launch::keep_freed_memory;
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, Common, Setup, at_least_1, read_json};
+use crate::bench::{Bench, Setup, at_least_1, read_json};
 use crate::cells;
 use crate::failure::Failure;
 use crate::rounds::Rounds;
@@ -42,12 +42,6 @@ const NOTHING: [&str; 4] = ["--heartbeat-timeout", "0", "--compare-every", "0"];
 ///
 /// The record of each rank's last collectives cannot be switched off: it is part of every side.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench resilience",
-    after_help = "Environment:\n  \
-        EVERBURN_BIN       a built everburn to measure in place of this one\n  \
-        EVERBURN_DATA_DIR  where the data are"
-)]
 pub(crate) struct ResilienceBench {
     /// The model to train.
     #[arg(long, default_value = "mnist")]
@@ -69,9 +63,6 @@ pub(crate) struct ResilienceBench {
     /// How many rounds.
     #[arg(long, default_value_t = 5, value_parser = at_least_1)]
     rounds: usize,
-
-    #[command(flatten)]
-    common: Common<600>,
 }
 
 impl ResilienceBench {
@@ -98,20 +89,17 @@ impl Bench for ResilienceBench {
     const NAME: &'static str = "resilience";
     const ABOUT: &'static str =
         "the cost per step of heartbeats, comparisons, checkpoints and --elastic";
+    const RUN_TIMEOUT: &'static str = "600";
 
     /// Milliseconds a step, by round and side.
     type Results = Rounds<f64>;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn measure(&self, setup: &Setup) -> Result<Rounds<f64>, Failure> {
         let run = |round: usize, side: usize| {
             let (_, flags) = SIDES[side];
             let run = setup.folder().join(format!("round-{round}-{side}"));
             let mut command = self.training(&setup.program, flags, &run);
-            let (children, patience) = (&setup.children, self.common.patience());
+            let (children, patience) = (&setup.children, setup.patience);
             children.run("a training", &mut command, setup.folder(), patience)?;
             milliseconds_a_step(&run, self.batch)
         };

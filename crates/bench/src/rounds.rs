@@ -5,6 +5,64 @@ use everburn_record::statistics::{Spread, median_ratio};
 
 use crate::failure::Failure;
 
+/// Runs each side once, backwards in every other round, which are counted from 0; returns what they have yielded, by side.
+pub(crate) fn each_once<T>(
+    round: usize,
+    sides: usize,
+    mut run: impl FnMut(usize) -> Result<T, Failure>,
+) -> Result<Vec<T>, Failure> {
+    let mut order: Vec<_> = (0..sides).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    let mut done = Vec::with_capacity(sides);
+    for side in order {
+        done.push((side, run(side)?));
+    }
+    done.sort_by_key(|(side, _)| *side);
+    Ok(done.into_iter().map(|(_, yielded)| yielded).collect())
+}
+
+/// Numbers of ours and of peers, one a round.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Beside {
+    /// Whether more is faster: else they are times.
+    pub(crate) are_rates: bool,
+    pub(crate) ours: Vec<f64>,
+    /// By peer, in the order in which they were asked for; empty where one was not measured.
+    pub(crate) peers: Vec<Vec<f64>>,
+}
+
+impl Beside {
+    /// Adds a round: our number, then the peers'.
+    pub(crate) fn add(&mut self, round: impl IntoIterator<Item = f64>) {
+        let sides = std::iter::once(&mut self.ours).chain(&mut self.peers);
+        sides
+            .zip(round)
+            .for_each(|(side, number)| side.push(number));
+    }
+
+    /// How many times as fast as each peer we are, compared within each round.
+    pub(crate) fn ratios(&self) -> impl Iterator<Item = Option<f64>> {
+        self.peers.iter().map(|theirs| match self.are_rates {
+            true => median_ratio(&self.ours, theirs),
+            false => median_ratio(theirs, &self.ours),
+        })
+    }
+
+    /// The ratio to the peer that is the fastest, which is the lowest.
+    pub(crate) fn to_fastest(&self) -> Option<f64> {
+        self.ratios().flatten().min_by(f64::total_cmp)
+    }
+
+    /// Whether the rounds of each side agree.
+    pub(crate) fn is_steady(&self) -> bool {
+        let sides = std::iter::once(&self.ours).chain(&self.peers);
+        let mut spreads = sides.filter_map(|numbers| Spread::of(numbers));
+        spreads.all(|spread| spread.is_steady())
+    }
+}
+
 /// What each side has yielded, by round.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rounds<T>(pub(crate) Vec<Vec<T>>);
@@ -19,16 +77,7 @@ impl<T> Rounds<T> {
     ) -> Result<Self, Failure> {
         let mut all = Vec::with_capacity(rounds);
         for round in 0..rounds {
-            let mut order: Vec<_> = (0..sides).collect();
-            if round % 2 == 1 {
-                order.reverse();
-            }
-            let mut done = Vec::with_capacity(sides);
-            for side in order {
-                done.push((side, run(round, side)?));
-            }
-            done.sort_by_key(|(side, _)| *side);
-            let done: Vec<_> = done.into_iter().map(|(_, yielded)| yielded).collect();
+            let done = each_once(round, sides, |side| run(round, side))?;
             eprintln!("[round {}/{rounds}] {}", round + 1, tell(&done));
             all.push(done);
         }
@@ -78,6 +127,28 @@ mod tests {
         assert_eq!((rounds.count(), rounds.median(1, number)), (2, 200.0));
         // 1.5 and 1.25 times as much.
         assert_eq!(rounds.more(1, number), 0.375);
+    }
+
+    #[test]
+    fn ours_is_compared_with_each_peer_and_with_the_fastest() {
+        let mut times = Beside {
+            peers: vec![Vec::new(); 3],
+            ..Beside::default()
+        };
+        // The third was not measured.
+        times.add([2.0, 4.0, 3.0]);
+        times.add([2.0, 6.0, 3.0]);
+        assert_eq!(
+            times.ratios().collect::<Vec<_>>(),
+            [Some(2.5), Some(1.5), None]
+        );
+        assert_eq!((times.to_fastest(), times.is_steady()), (Some(1.5), false));
+        let rates = Beside {
+            are_rates: true,
+            ..times
+        };
+        assert_eq!(rates.to_fastest(), Some((0.5 + 1.0 / 3.0) / 2.0));
+        assert_eq!(Beside::default().to_fastest(), None);
     }
 
     #[test]

@@ -54,7 +54,6 @@ pub(crate) struct RanksConfig {
     pub(crate) devices: Vec<String>,
     /// CPU threads of each rank [default: cores / ranks].
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) threads_per_rank: Option<usize>,
     /// The timeout of every wait for another rank, in seconds; a store in etcd is tried for 300 s, and a rank of an elastic run
     /// waits 60 s for the others [default: 300].
@@ -66,7 +65,6 @@ pub(crate) struct RanksConfig {
     /// Continue with MIN to MAX ranks. Lost ranks are restarted and rejoin; no step is lost. With --virtual-ranks, the
     /// result has the same bits as an undisturbed run.
     #[arg(long, value_name = "MIN:MAX")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) elastic: Option<ElasticRange>,
     /// The number of restarts of a lost rank, with --elastic [default: 3].
     #[arg(long, value_name = "N")]
@@ -106,7 +104,6 @@ impl Default for RanksConfig {
 pub(crate) struct RunConfig {
     pub(crate) model: String,
     /// Where the first weights come from, if not from the seed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) init_from: Option<PathBuf>,
     /// The tensors of `init_from` that are left out, by their names in PyTorch.
     #[serde(skip_serializing_if = "is_default")]

@@ -250,13 +250,9 @@ pub(crate) struct DataConfig {
     /// A [`DataChoice`].
     pub(crate) name: String,
     /// Why this data set was taken where the user left the choice open.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) folder: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) train_samples: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) test_samples: Option<usize>,
     /// Random changes of images to learn from: `shift:0.1,rotate:10`.
     #[serde(skip_serializing_if = "ImageAugmentation::is_none")]

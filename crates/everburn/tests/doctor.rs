@@ -1,57 +1,17 @@
 //! An examination of the ways between ranks, as `everburn doctor --ranks` starts it.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
+use everburn_tests::{TOKEN, Talker};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_everburn");
-const TOKEN: &str = "a token of the tests";
-
-/// A process that is ended with its value.
-struct Process {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(command: &mut Command) -> Self {
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, output }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line
-    }
-
-    fn answer(&mut self) -> Value {
-        let line = self.line();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: `{line}`"))
-    }
-
-    /// The process has to end by itself.
-    fn finish(mut self) {
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Nothing is left to end where the test has passed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A store, and its port.
-fn store() -> (Process, String) {
+fn store() -> (Talker, String) {
     let mut command = Command::new(PROGRAM);
     command.env("EVERBURN_JOB_TOKEN", TOKEN).arg("store");
-    let mut store = Process::start(&mut command);
+    let mut store = Talker::start(&mut command);
     let line = store.line();
     let (_, port) = line.trim().rsplit_once(':').unwrap();
     let port = port.to_owned();
@@ -59,7 +19,7 @@ fn store() -> (Process, String) {
 }
 
 /// Ranks of an examination, by what they are started with.
-fn examiners(count: usize, world_size: usize, port: &str, more: &[&str]) -> Vec<Process> {
+fn examiners(count: usize, world_size: usize, port: &str, more: &[&str]) -> Vec<Talker> {
     let examiner = |rank: usize| {
         let mut command = Command::new(PROGRAM);
         command
@@ -72,7 +32,7 @@ fn examiners(count: usize, world_size: usize, port: &str, more: &[&str]) -> Vec<
             .env("TORCHELASTIC_USE_AGENT_STORE", "True")
             .env_remove("EVERBURN_LAUNCHER_PID")
             .env("EVERBURN_JOB_TOKEN", TOKEN);
-        Process::start(&mut command)
+        Talker::start(&mut command)
     };
     (0..count).map(examiner).collect()
 }
@@ -81,7 +41,7 @@ fn examiners(count: usize, world_size: usize, port: &str, more: &[&str]) -> Vec<
 fn an_examination_finds_the_same_on_every_rank() {
     let (store, port) = store();
     let mut ranks = examiners(3, 3, &port, &["--bytes", "100000"]);
-    let answers: Vec<Value> = ranks.iter_mut().map(Process::answer).collect();
+    let answers: Vec<Value> = ranks.iter_mut().map(Talker::answer).collect();
     for (rank, answer) in answers.iter().enumerate() {
         assert_eq!(answer["rank"], rank, "{answer}");
         assert_eq!(answer["found"], answers[0]["found"]);
@@ -101,7 +61,7 @@ fn an_examination_finds_the_same_on_every_rank() {
         assert!(pair["round_trip_us"].as_f64().unwrap() > 0.0, "{pair}");
     }
     assert!(found[2]["clock"]["error_us"].as_f64().unwrap() > 0.0);
-    ranks.into_iter().for_each(Process::finish);
+    ranks.into_iter().for_each(Talker::finish);
     drop(store);
 }
 
@@ -113,7 +73,7 @@ fn an_examination_names_the_rank_that_did_not_come() {
         let error = rank.answer()["error"].to_string();
         assert!(error.contains("missing: rank 2"), "{error}");
     }
-    ranks.into_iter().for_each(Process::finish);
+    ranks.into_iter().for_each(Talker::finish);
     drop(store);
 }
 

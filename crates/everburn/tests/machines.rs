@@ -1,8 +1,8 @@
 //! An examination between machines, which here are network namespaces joined by a link.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
+use everburn_tests::{TOKEN, Talker};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_everburn");
@@ -33,8 +33,9 @@ impl Machines {
     }
 
     /// Starts a rank on machine `index`; rank 0 serves the store there.
-    fn start(&self, index: usize) -> Rank {
-        let mut child = Command::new("ip")
+    fn start(&self, index: usize) -> Talker {
+        let mut command = Command::new("ip");
+        command
             .args(["netns", "exec", &self.0[index], PROGRAM, "doctor-rank"])
             .args(["--bytes", "100000"])
             .env("RANK", index.to_string())
@@ -42,14 +43,10 @@ impl Machines {
             .env("MASTER_ADDR", address(0))
             // The namespaces are this test's alone: no other program has the port.
             .env("MASTER_PORT", "29500")
-            .env("EVERBURN_JOB_TOKEN", "a token of the tests")
+            .env("EVERBURN_JOB_TOKEN", TOKEN)
             .env_remove("TORCHELASTIC_USE_AGENT_STORE")
-            .env_remove("EVERBURN_LAUNCHER_PID")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Rank { child, output }
+            .env_remove("EVERBURN_LAUNCHER_PID");
+        Talker::start(&mut command)
     }
 }
 
@@ -59,27 +56,6 @@ impl Drop for Machines {
             // One that was never made cannot be deleted.
             let _ = ip(&["netns", "delete", machine]);
         }
-    }
-}
-
-struct Rank {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Rank {
-    fn answer(&mut self) -> Value {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: `{line}`"))
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        // Nothing is left to end where the test has passed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -107,7 +83,7 @@ fn machines_are_told_apart_and_share_no_memory() {
         }
     };
     let mut ranks = [machines.start(1), machines.start(0)];
-    let [second, first] = ranks.each_mut().map(Rank::answer);
+    let [second, first] = ranks.each_mut().map(Talker::answer);
     assert_eq!(first["found"], second["found"], "{first} {second}");
     let found = first["found"].as_array().unwrap();
     assert_ne!(found[0]["about"]["host"], found[1]["about"]["host"]);

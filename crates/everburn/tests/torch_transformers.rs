@@ -243,7 +243,7 @@ fn factors_learned_beside_weights_are_loaded_by_peft() {
         let train = ["train", "--init-from", kind, "--run-dir", &run];
         let lora = "--lora 3 --lora-alpha 6 --learning-rate 0.01 --batch-size 8 --epochs 8 --validation-samples 0 --ranks 2";
         let train = Everburn::new(here, train).args(WINDOWS);
-        train.args(lora.split(' ')).run().succeeded();
+        train.words(lora).run().succeeded();
         export(here, &run, &format!("{kind}-adapted"), &[]);
         let adapter = format!("{kind}-adapter");
         everburn(here, &["export", &run, "--adapter", "--output", &adapter]);

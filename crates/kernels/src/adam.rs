@@ -118,16 +118,7 @@ pub fn adam(
     moments: [&[f32]; 2],
     updated: [&mut [f32]; 3],
 ) -> Result<(), KernelError> {
-    adam_on(InstructionSet::best(), step, given, moments, updated)
-}
-
-fn adam_on(
-    set: InstructionSet,
-    step: &Adam,
-    given: [&[f32]; 2],
-    moments: [&[f32]; 2],
-    updated: [&mut [f32]; 3],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     let length = given[0].len();
     check_length(ADAM, "gradient", length, given[1].len())?;
     let is_first = step.time <= 1;
@@ -267,9 +258,10 @@ mod tests {
                 for set in InstructionSet::available() {
                     let on = |threads| {
                         on_threads(threads, || {
+                            set.choose();
                             let mut updated = [(); 3].map(|()| vec![f32::NAN; length]);
                             let [a, b, c] = &mut updated;
-                            adam_on(set, &step, [&p, &g], [&m, &v], [a, b, c]).unwrap();
+                            adam(&step, [&p, &g], [&m, &v], [a, b, c]).unwrap();
                             updated
                         })
                     };

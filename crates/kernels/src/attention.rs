@@ -113,16 +113,7 @@ pub fn causal_attention(
     output: &mut [f32],
     logarithms: &mut [f32],
 ) -> Result<(), KernelError> {
-    causal_attention_on(InstructionSet::best(), given, scale, output, logarithms)
-}
-
-fn causal_attention_on(
-    set: InstructionSet,
-    given: [Matrices<'_>; 3],
-    scale: f32,
-    output: &mut [f32],
-    logarithms: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     let shape = Shape::of(&given)?;
     shape.check("output", output.len())?;
     shape.check_rows("logarithms", logarithms.len())?;
@@ -167,28 +158,11 @@ fn causal_attention_on(
 pub fn causal_attention_backward(
     given: [Matrices<'_>; 3],
     scale: f32,
-    output: [&[f32]; 2],
-    gradient: &[f32],
-    grads: [&mut [f32]; 3],
-) -> Result<(), KernelError> {
-    causal_attention_backward_on(
-        InstructionSet::best(),
-        given,
-        scale,
-        output,
-        gradient,
-        grads,
-    )
-}
-
-fn causal_attention_backward_on(
-    set: InstructionSet,
-    given: [Matrices<'_>; 3],
-    scale: f32,
     [output, logarithms]: [&[f32]; 2],
     gradient: &[f32],
     grads: [&mut [f32]; 3],
 ) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     let shape = Shape::of(&given)?;
     shape.check("output", output.len())?;
     shape.check("gradient", gradient.len())?;

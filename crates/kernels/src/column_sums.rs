@@ -24,15 +24,7 @@ pub fn column_sums(
     input: &[f32],
     output: &mut [f32],
 ) -> Result<(), KernelError> {
-    column_sums_on(InstructionSet::best(), [rows, columns], input, output)
-}
-
-fn column_sums_on(
-    set: InstructionSet,
-    [rows, columns]: [usize; 2],
-    input: &[f32],
-    output: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     let length = product(COLUMN_SUMS, &[rows, columns])?;
     check_length(COLUMN_SUMS, "input", length, input.len())?;
     check_length(COLUMN_SUMS, "output", columns, output.len())?;
@@ -99,8 +91,9 @@ mod tests {
             for set in InstructionSet::available() {
                 let on = |threads| {
                     on_threads(threads, || {
+                        set.choose();
                         let mut output = vec![f32::NAN; columns];
-                        column_sums_on(set, [rows, columns], &input, &mut output).unwrap();
+                        column_sums([rows, columns], &input, &mut output).unwrap();
                         output
                     })
                 };

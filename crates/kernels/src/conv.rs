@@ -61,17 +61,7 @@ pub fn conv2d(
     bias: Option<&[f32]>,
     output: &mut [f32],
 ) -> Result<(), KernelError> {
-    conv2d_on(InstructionSet::best(), shape, input, weight, bias, output)
-}
-
-fn conv2d_on(
-    set: InstructionSet,
-    shape: &Conv2dShape,
-    input: &[f32],
-    weight: &[f32],
-    bias: Option<&[f32]>,
-    output: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(CONV, "input", shape.input_len()?, input.len())?;
     check_length(CONV, "weight", shape.weight_len()?, weight.len())?;
     check_length(CONV, "output", shape.output_len()?, output.len())?;
@@ -111,16 +101,7 @@ pub fn conv2d_input_grad(
     weight: &[f32],
     input_grad: &mut [f32],
 ) -> Result<(), KernelError> {
-    input_grad_on(InstructionSet::best(), shape, gradient, weight, input_grad)
-}
-
-fn input_grad_on(
-    set: InstructionSet,
-    shape: &Conv2dShape,
-    gradient: &[f32],
-    weight: &[f32],
-    input_grad: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight", shape.weight_len()?, weight.len())?;
     check_length(CONV, "input_grad", shape.input_len()?, input_grad.len())?;
@@ -155,16 +136,7 @@ pub fn conv2d_weight_grad(
     gradient: &[f32],
     weight_grad: &mut [f32],
 ) -> Result<(), KernelError> {
-    weight_grad_on(InstructionSet::best(), shape, input, gradient, weight_grad)
-}
-
-fn weight_grad_on(
-    set: InstructionSet,
-    shape: &Conv2dShape,
-    input: &[f32],
-    gradient: &[f32],
-    weight_grad: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(CONV, "input", shape.input_len()?, input.len())?;
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight_grad", shape.weight_len()?, weight_grad.len())?;
@@ -190,15 +162,7 @@ pub fn conv2d_bias_grad(
     gradient: &[f32],
     bias_grad: &mut [f32],
 ) -> Result<(), KernelError> {
-    bias_grad_on(InstructionSet::best(), shape, gradient, bias_grad)
-}
-
-fn bias_grad_on(
-    set: InstructionSet,
-    shape: &Conv2dShape,
-    gradient: &[f32],
-    bias_grad: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "bias_grad", shape.channels[1], bias_grad.len())?;
     weight::bias_grad(shape, set, gradient, bias_grad);

@@ -34,21 +34,12 @@ pub struct Normalizer {
 /// # Errors
 /// Slices of other lengths than the shape says; a target that is no column.
 pub fn cross_entropy(
-    shape: [usize; 2],
-    logits: &[f32],
-    targets: &[i64],
-    normalizers: &mut [Normalizer],
-) -> Result<f32, KernelError> {
-    cross_entropy_on(InstructionSet::best(), shape, logits, targets, normalizers)
-}
-
-fn cross_entropy_on(
-    set: InstructionSet,
     [rows, columns]: [usize; 2],
     logits: &[f32],
     targets: &[i64],
     normalizers: &mut [Normalizer],
 ) -> Result<f32, KernelError> {
+    let set = InstructionSet::best();
     check([rows, columns], logits, targets, normalizers)?;
     let piece = rows_of_a_piece(columns);
     each_piece(
@@ -78,7 +69,7 @@ fn cross_entropy_on(
 /// # Errors
 /// Slices of other lengths than the shape says; a target that is no column.
 pub fn cross_entropy_backward(
-    shape: [usize; 2],
+    [rows, columns]: [usize; 2],
     logits: &[f32],
     targets: &[i64],
     normalizers: &[Normalizer],
@@ -86,39 +77,7 @@ pub fn cross_entropy_backward(
     logits_grad: &mut [f32],
 ) -> Result<(), KernelError> {
     let set = InstructionSet::best();
-    let given = Given {
-        shape,
-        logits,
-        targets,
-        normalizers,
-        gradient,
-    };
-    cross_entropy_backward_on(set, given, logits_grad)
-}
-
-/// What [`cross_entropy_backward`] is given.
-#[derive(Clone, Copy)]
-struct Given<'a> {
-    shape: [usize; 2],
-    logits: &'a [f32],
-    targets: &'a [i64],
-    normalizers: &'a [Normalizer],
-    gradient: f32,
-}
-
-fn cross_entropy_backward_on(
-    set: InstructionSet,
-    given: Given<'_>,
-    logits_grad: &mut [f32],
-) -> Result<(), KernelError> {
-    let Given {
-        shape: [rows, columns],
-        logits,
-        targets,
-        normalizers,
-        gradient,
-    } = given;
-    check(given.shape, logits, targets, normalizers)?;
+    check([rows, columns], logits, targets, normalizers)?;
     check_length(
         CROSS_ENTROPY,
         "logits_grad",
@@ -258,23 +217,12 @@ mod tests {
         (0..rows).map(|row| (row * 7 % columns) as i64).collect()
     }
 
-    fn both(
-        set: InstructionSet,
-        shape: [usize; 2],
-        logits: &[f32],
-        targets: &[i64],
-    ) -> (f32, Vec<f32>) {
+    fn both(shape: [usize; 2], logits: &[f32], targets: &[i64]) -> (f32, Vec<f32>) {
         let mut normalizers = vec![Normalizer::default(); shape[0]];
-        let loss = cross_entropy_on(set, shape, logits, targets, &mut normalizers).unwrap();
+        let loss = cross_entropy(shape, logits, targets, &mut normalizers).unwrap();
         let mut logits_grad = vec![7.0; logits.len()];
-        let given = Given {
-            shape,
-            logits,
-            targets,
-            normalizers: &normalizers,
-            gradient: 1.0,
-        };
-        cross_entropy_backward_on(set, given, &mut logits_grad).unwrap();
+        let from = &normalizers;
+        cross_entropy_backward(shape, logits, targets, from, 1.0, &mut logits_grad).unwrap();
         (loss, logits_grad)
     }
 
@@ -290,7 +238,8 @@ mod tests {
             let expected = define(columns, &exact, &targets);
             let expected_grad = quotients(&exact, |logits| define(columns, logits, &targets));
             for set in InstructionSet::available() {
-                let (loss, logits_grad) = both(set, [rows, columns], &logits, &targets);
+                set.choose();
+                let (loss, logits_grad) = both([rows, columns], &logits, &targets);
                 assert_close(&[loss], &[expected]);
                 assert_close(&logits_grad, &expected_grad);
             }
@@ -301,8 +250,7 @@ mod tests {
     fn the_same_bits_for_any_number_of_threads() {
         let [rows, columns] = [600, 130];
         let (logits, targets) = (values(rows * columns, 2), targets(rows, columns));
-        let set = InstructionSet::best();
-        let run = || both(set, [rows, columns], &logits, &targets);
+        let run = || both([rows, columns], &logits, &targets);
         let one = on_threads(1, run);
         for threads in [2, 4] {
             assert_eq!(on_threads(threads, run), one);
@@ -311,7 +259,7 @@ mod tests {
 
     #[test]
     fn large_logits_lose_nothing() {
-        let (loss, logits_grad) = both(InstructionSet::best(), [1, 2], &[1e6, 1e6 - 1.0], &[1]);
+        let (loss, logits_grad) = both([1, 2], &[1e6, 1e6 - 1.0], &[1]);
         let expected = (1.0 + 1.0_f64.exp()).ln();
         assert!((f64::from(loss) - expected).abs() < 1e-6, "{loss}");
         assert!((logits_grad[0] + logits_grad[1]).abs() < 1e-6);
@@ -319,7 +267,7 @@ mod tests {
 
     #[test]
     fn of_no_rows_there_is_no_mean() {
-        let (loss, logits_grad) = both(InstructionSet::best(), [0, 3], &[], &[]);
+        let (loss, logits_grad) = both([0, 3], &[], &[]);
         assert!(loss.is_nan() && logits_grad.is_empty());
     }
 

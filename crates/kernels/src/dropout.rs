@@ -59,15 +59,7 @@ fn mixed(value: u32) -> u32 {
 /// # Errors
 /// Slices of different lengths, and more than 2^32 values.
 pub fn dropout(some: Dropout, input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
-    dropout_on(InstructionSet::best(), some, input, output)
-}
-
-fn dropout_on(
-    set: InstructionSet,
-    some: Dropout,
-    input: &[f32],
-    output: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(DROPOUT, "output", input.len(), output.len())?;
     if u32::try_from(input.len()).is_err() {
         return Err(KernelError::Overflow { operation: DROPOUT });
@@ -107,6 +99,7 @@ impl WithSimd for Task<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::on_threads;
 
     fn mask(some: Dropout, length: usize) -> Vec<f32> {
         let mut output = vec![f32::NAN; length];
@@ -155,10 +148,10 @@ mod tests {
         let expected = mask(some, 100_003);
         for set in InstructionSet::available() {
             for threads in [1, 4] {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-                let found = pool.build().unwrap().install(|| {
+                let found = on_threads(threads, || {
+                    set.choose();
                     let mut output = vec![f32::NAN; expected.len()];
-                    dropout_on(set, some, &vec![1.0; expected.len()], &mut output).unwrap();
+                    dropout(some, &vec![1.0; expected.len()], &mut output).unwrap();
                     output
                 });
                 assert_eq!(found, expected);

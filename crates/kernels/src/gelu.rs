@@ -25,10 +25,7 @@ const DENSITY_AT_ZERO: f32 = 0.398_942_3;
 /// # Errors
 /// Slices of different lengths.
 pub fn gelu(input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
-    gelu_on(InstructionSet::best(), input, output)
-}
-
-fn gelu_on(set: InstructionSet, input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(GELU, "output", input.len(), output.len())?;
     let work = COST[0] * input.len();
     each_piece(output, PIECE, work, |index, output| {
@@ -48,15 +45,7 @@ pub fn gelu_backward(
     gradient: &[f32],
     input_grad: &mut [f32],
 ) -> Result<(), KernelError> {
-    gelu_backward_on(InstructionSet::best(), input, gradient, input_grad)
-}
-
-fn gelu_backward_on(
-    set: InstructionSet,
-    input: &[f32],
-    gradient: &[f32],
-    input_grad: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(GELU, "gradient", input.len(), gradient.len())?;
     check_length(GELU, "input_grad", input.len(), input_grad.len())?;
     let work = COST[1] * input.len();
@@ -132,7 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sample::{self, on_threads, values};
+    use crate::sample::{self, assert_same_on_threads, values};
 
     fn define(x: f64) -> f64 {
         x / 2.0 * (1.0 + sample::erf(x / std::f64::consts::SQRT_2))
@@ -151,10 +140,11 @@ mod tests {
         ) {
             let (input, gradient): (Vec<f32>, Vec<f32>) = given.into_iter().unzip();
             for set in InstructionSet::available() {
+                set.choose();
                 let mut output = vec![7.0; input.len()];
-                gelu_on(set, &input, &mut output).unwrap();
+                gelu(&input, &mut output).unwrap();
                 let mut input_grad = vec![7.0; input.len()];
-                gelu_backward_on(set, &input, &gradient, &mut input_grad).unwrap();
+                gelu_backward(&input, &gradient, &mut input_grad).unwrap();
                 for (index, &x) in input.iter().enumerate() {
                     let expected = define(f64::from(x));
                     let error = (f64::from(output[index]) - expected).abs();
@@ -179,12 +169,13 @@ mod tests {
             0.0,
         ];
         for set in InstructionSet::available() {
+            set.choose();
             let mut output = [7.0; 7];
-            gelu_on(set, &input, &mut output).unwrap();
+            gelu(&input, &mut output).unwrap();
             assert!(output[0].is_nan());
             assert_eq!(output[1..], [1e10, 0.0, f32::MAX, 0.0, f32::INFINITY, 0.0]);
             let mut input_grad = [7.0; 5];
-            gelu_backward_on(set, &input[..5], &[2.0; 5], &mut input_grad).unwrap();
+            gelu_backward(&input[..5], &[2.0; 5], &mut input_grad).unwrap();
             assert!(input_grad[0].is_nan());
             assert_eq!(input_grad[1..], [2.0, 0.0, 2.0, 0.0]);
         }
@@ -193,18 +184,12 @@ mod tests {
     #[test]
     fn the_same_bits_for_any_number_of_threads() {
         let (input, gradient) = (values(70_001, 1), values(70_001, 2));
-        let on = |threads| {
+        assert_same_on_threads(|| {
             let [mut output, mut input_grad] = [(); 2].map(|()| vec![7.0; input.len()]);
-            on_threads(threads, || {
-                gelu(&input, &mut output).unwrap();
-                gelu_backward(&input, &gradient, &mut input_grad).unwrap();
-            });
+            gelu(&input, &mut output).unwrap();
+            gelu_backward(&input, &gradient, &mut input_grad).unwrap();
             [output, input_grad]
-                .map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
-        };
-        let one = on(1);
-        assert_eq!(one, on(2));
-        assert_eq!(one, on(4));
+        });
     }
 
     #[test]

@@ -24,6 +24,10 @@ pub(crate) enum InstructionSet {
 impl InstructionSet {
     /// The widest set that this processor has.
     pub(crate) fn best() -> Self {
+        #[cfg(test)]
+        if let Some(chosen) = CHOSEN.get() {
+            return chosen;
+        }
         #[cfg(target_arch = "x86_64")]
         {
             if pulp::x86::V4::try_new().is_some() {
@@ -107,4 +111,15 @@ impl InstructionSet {
         sets.extend(pulp::aarch64::Neon::try_new().map(|_| Self::Neon));
         sets
     }
+
+    /// Makes this the best set of this thread, for tests of all sets.
+    #[cfg(test)]
+    pub(crate) fn choose(self) {
+        CHOSEN.set(Some(self));
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    static CHOSEN: std::cell::Cell<Option<InstructionSet>> = const { std::cell::Cell::new(None) };
 }

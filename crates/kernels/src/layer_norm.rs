@@ -73,26 +73,7 @@ pub fn layer_norm(
     statistics: [&mut [f32]; 2],
 ) -> Result<(), KernelError> {
     let set = InstructionSet::best();
-    layer_norm_on(
-        set,
-        shape,
-        input,
-        (gamma, beta),
-        epsilon,
-        output,
-        statistics,
-    )
-}
-
-fn layer_norm_on(
-    set: InstructionSet,
-    shape: &LayerNormShape,
-    input: &[f32],
-    (gamma, beta): (&[f32], Option<&[f32]>),
-    epsilon: f64,
-    output: &mut [f32],
-    [mean, inverse]: [&mut [f32]; 2],
-) -> Result<(), KernelError> {
+    let [mean, inverse] = statistics;
     shape.check(
         &[("input", input.len()), ("output", output.len())],
         &[("mean", mean.len()), ("inverse_deviation", inverse.len())],
@@ -131,25 +112,13 @@ fn layer_norm_on(
 /// Slices of other lengths than the shape says.
 pub fn layer_norm_backward(
     shape: &LayerNormShape,
-    given: [&[f32]; 2],
-    gamma: &[f32],
-    statistics: [&[f32]; 2],
-    input_grad: &mut [f32],
-    sums: (&mut [f32], Option<&mut [f32]>),
-) -> Result<(), KernelError> {
-    let set = InstructionSet::best();
-    layer_norm_backward_on(set, shape, given, gamma, statistics, input_grad, sums)
-}
-
-fn layer_norm_backward_on(
-    set: InstructionSet,
-    shape: &LayerNormShape,
     [input, gradient]: [&[f32]; 2],
     gamma: &[f32],
     [mean, inverse]: [&[f32]; 2],
     input_grad: &mut [f32],
     (gamma_grad, mut beta_grad): (&mut [f32], Option<&mut [f32]>),
 ) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     shape.check(
         &[
             ("input", input.len()),

@@ -16,10 +16,7 @@ const PIECE: usize = 1 << 14;
 /// # Errors
 /// Slices of different lengths.
 pub fn relu(input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
-    relu_on(InstructionSet::best(), input, output)
-}
-
-fn relu_on(set: InstructionSet, input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(RELU, "output", input.len(), output.len())?;
     each_piece(output, PIECE, input.len(), |index, output| {
         let input = &input[index * PIECE..][..output.len()];
@@ -38,15 +35,7 @@ pub fn relu_backward(
     gradient: &[f32],
     input_grad: &mut [f32],
 ) -> Result<(), KernelError> {
-    relu_backward_on(InstructionSet::best(), output, gradient, input_grad)
-}
-
-fn relu_backward_on(
-    set: InstructionSet,
-    output: &[f32],
-    gradient: &[f32],
-    input_grad: &mut [f32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(RELU, "gradient", output.len(), gradient.len())?;
     check_length(RELU, "input_grad", output.len(), input_grad.len())?;
     each_piece(input_grad, PIECE, output.len(), |index, input_grad| {
@@ -114,10 +103,11 @@ mod tests {
         ) {
             let (input, gradient): (Vec<f32>, Vec<f32>) = values.into_iter().unzip();
             for set in InstructionSet::available() {
+                set.choose();
                 let mut output = vec![f32::NAN; input.len()];
-                relu_on(set, &input, &mut output).unwrap();
+                relu(&input, &mut output).unwrap();
                 let mut input_grad = vec![f32::NAN; input.len()];
-                relu_backward_on(set, &output, &gradient, &mut input_grad).unwrap();
+                relu_backward(&output, &gradient, &mut input_grad).unwrap();
                 for (index, &value) in input.iter().enumerate() {
                     prop_assert_eq!(output[index], value.max(0.0));
                     let slope = if value > 0.0 { gradient[index] } else { 0.0 };
@@ -131,12 +121,13 @@ mod tests {
     fn not_a_number_is_not_hidden() {
         let input = [f32::NAN, -0.0, f32::NEG_INFINITY, f32::INFINITY, -f32::NAN];
         for set in InstructionSet::available() {
+            set.choose();
             let mut output = [7.0; 5];
-            relu_on(set, &input, &mut output).unwrap();
+            relu(&input, &mut output).unwrap();
             assert!(output[0].is_nan() && output[4].is_nan());
             assert_eq!(output[1..4], [0.0, 0.0, f32::INFINITY]);
             let mut input_grad = [7.0; 5];
-            relu_backward_on(set, &output, &[2.0; 5], &mut input_grad).unwrap();
+            relu_backward(&output, &[2.0; 5], &mut input_grad).unwrap();
             assert_eq!(input_grad, [2.0, 0.0, 0.0, 2.0, 2.0]);
         }
     }

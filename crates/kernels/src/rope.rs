@@ -45,27 +45,10 @@ pub fn rope(
     shape: RopeShape,
     direction: RopeDirection,
     input: &[f32],
-    angles: [&[f32]; 2],
-    output: &mut [f32],
-) -> Result<(), KernelError> {
-    rope_on(
-        InstructionSet::best(),
-        shape,
-        direction,
-        input,
-        angles,
-        output,
-    )
-}
-
-fn rope_on(
-    set: InstructionSet,
-    shape: RopeShape,
-    direction: RopeDirection,
-    input: &[f32],
     [cosines, sines]: [&[f32]; 2],
     output: &mut [f32],
 ) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     let RopeShape {
         batch: [texts, heads],
         tokens,
@@ -181,16 +164,9 @@ mod tests {
         let sines: Vec<f32> = angles.iter().map(|angle| angle.sin()).collect();
         let angles = [&cosines[..], &sines];
         for set in InstructionSet::available() {
+            set.choose();
             let mut output = vec![f32::NAN; input.len()];
-            rope_on(
-                set,
-                shape,
-                RopeDirection::Forward,
-                &input,
-                angles,
-                &mut output,
-            )
-            .unwrap();
+            rope(shape, RopeDirection::Forward, &input, angles, &mut output).unwrap();
             for matrix in 0..texts * heads {
                 for token in 0..tokens {
                     let from = matrix / heads * strides[0]
@@ -210,7 +186,7 @@ mod tests {
                 }
             }
             let mut back = vec![f32::NAN; input.len()];
-            rope_on(set, shape, RopeDirection::Back, &output, angles, &mut back).unwrap();
+            rope(shape, RopeDirection::Back, &output, angles, &mut back).unwrap();
             assert!(back.iter().zip(&input).all(|(a, b)| (a - b).abs() < 1e-6));
         }
     }

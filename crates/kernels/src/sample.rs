@@ -59,6 +59,15 @@ pub(crate) fn on_threads<R: Send>(threads: usize, body: impl FnOnce() -> R + Sen
     pool.install(body)
 }
 
+/// Two and four threads give the bits that one gives.
+#[track_caller]
+pub(crate) fn assert_same_on_threads<const N: usize>(run: impl Fn() -> [Vec<f32>; N] + Sync) {
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let [one, two, four] = [1, 2, 4].map(|threads| on_threads(threads, &run).map(bits));
+    assert_eq!(one, two);
+    assert_eq!(one, four);
+}
+
 /// The error function by its series (Abramowitz and Stegun 1964, 7.1.6), all of whose terms have one
 /// sign.
 pub(crate) fn erf(x: f64) -> f64 {

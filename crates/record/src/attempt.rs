@@ -32,7 +32,6 @@ pub fn run<R>(work: impl FnOnce() -> R) -> thread::Result<R> {
 
 /// Whether this thread is in an attempt, which then keeps the report of its panic: for the hook of a panic, which reports
 /// others.
-#[must_use]
 pub fn holds(report: &str) -> bool {
     // A thread that ends may panic after its values are gone.
     let is_running = RUNNING.try_with(Cell::get).unwrap_or(false);
@@ -43,7 +42,6 @@ pub fn holds(report: &str) -> bool {
 }
 
 /// The report of the panic that has ended the last attempt of this thread, where a hook has made one.
-#[must_use]
 pub fn take_report() -> Option<String> {
     REPORT.take()
 }

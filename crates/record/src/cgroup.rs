@@ -8,13 +8,6 @@ const ROOT: &str = "/sys/fs/cgroup";
 
 /// How much memory this process may still use under the limits of its control groups, in bytes; `None` without a limit.
 /// What the kernel would give back first (`inactive_file`) counts as free.
-///
-/// ```
-/// if let Some(bytes) = everburn_record::cgroup::memory_left() {
-///     println!("{} left", everburn_record::units::bytes(bytes));
-/// }
-/// ```
-#[must_use]
 pub fn memory_left() -> Option<u64> {
     memory_left_in(
         Path::new(ROOT),

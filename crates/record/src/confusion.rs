@@ -66,45 +66,38 @@ impl ConfusionMatrix {
     }
 
     /// How many samples there are.
-    #[must_use]
     pub fn total(&self) -> u64 {
         sum(self.counts.iter().flatten().copied())
     }
 
     /// How many of them were taken for what they are.
-    #[must_use]
     pub fn correct(&self) -> u64 {
         sum((0..self.classes.len()).map(|class| self.count(class, class)))
     }
 
     /// How many samples of class `actual` were taken for class `predicted`.
-    #[must_use]
     pub fn count(&self, actual: usize, predicted: usize) -> u64 {
         let row = self.counts.get(actual);
         row.and_then(|row| row.get(predicted)).copied().unwrap_or(0)
     }
 
     /// How many samples of class `actual` there are.
-    #[must_use]
     pub fn actual(&self, actual: usize) -> u64 {
         sum(self.counts.get(actual).into_iter().flatten().copied())
     }
 
     /// The share of the samples of `class` that were recognised; absent if there are none.
-    #[must_use]
     pub fn recall(&self, class: usize) -> Option<f64> {
         share(self.count(class, class), self.actual(class))
     }
 
     /// The share of the samples taken for `class` that are of it; absent if there are none.
-    #[must_use]
     pub fn precision(&self, class: usize) -> Option<f64> {
         let taken = sum((0..self.counts.len()).map(|actual| self.count(actual, class)));
         share(self.count(class, class), taken)
     }
 
     /// The mistakes made most often, as (true class, predicted class, how often), at most `most` of them.
-    #[must_use]
     pub fn mistakes(&self, most: usize) -> Vec<(usize, usize, u64)> {
         let classes = 0..self.classes.len();
         let pairs = classes

@@ -58,7 +58,6 @@ impl EventKind {
     ];
 
     /// The word for it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -86,7 +85,6 @@ impl EventKind {
     /// assert_eq!(EventKind::Loss.label(), "lost rank");
     /// assert_eq!(EventKind::Stall.label(), EventKind::Stall.name());
     /// ```
-    #[must_use]
     pub fn label(self) -> &'static str {
         match self {
             Self::Loss => "lost rank",
@@ -95,7 +93,6 @@ impl EventKind {
     }
 
     /// A sign for it, where there is no room for a word: of the plain characters that every font has.
-    #[must_use]
     pub fn sign(self) -> char {
         match self {
             Self::Start => '▸',

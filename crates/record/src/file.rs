@@ -175,7 +175,6 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// An error of the system with what to do; `other` names what another place is given by, such as `--output`.
-#[must_use]
 pub fn with_hint(error: &io::Error, other: &str) -> String {
     use io::ErrorKind;
     let hint = match error.kind() {

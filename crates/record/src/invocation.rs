@@ -11,18 +11,12 @@ pub const VARIABLE: &str = "EVERBURN_CALLED_AS";
 
 /// What a person types before the name of a command: what [`VARIABLE`] says, else this program as it was called, with its
 /// path where it was called by one, as a shell takes it.
-///
-/// ```
-/// let help = format!("`{} train --list` shows them all", everburn_record::invocation::name());
-/// ```
-#[must_use]
 pub fn name() -> String {
     let called_as = std::env::var(VARIABLE).ok();
     name_of(called_as.as_deref(), std::env::args_os().next().as_deref())
 }
 
 /// The same without a path, for headings and usage lines.
-#[must_use]
 pub fn file_name() -> String {
     without_path(&name())
 }

@@ -41,7 +41,6 @@ impl Phase {
     /// ```
     /// assert_eq!(everburn_record::Phase::Compiling.text(), "compiling and tuning kernels");
     /// ```
-    #[must_use]
     pub fn text(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -156,7 +155,6 @@ impl Live {
     }
 
     /// The file in a run's folder, if there is one.
-    #[must_use]
     pub fn read(run: &Path) -> Option<Self> {
         let file = file::open(&run.join(Self::FILE)).ok()?;
         serde_json::from_reader(file.take(LONGEST)).ok()
@@ -172,14 +170,12 @@ impl Live {
     /// assert_eq!(live.host_of(3).as_deref(), Some("node7"));
     /// assert_eq!(live.host_of(2), None);
     /// ```
-    #[must_use]
     pub fn host_of(&self, rank: usize) -> Option<String> {
         let found = self.ranks.iter().find(|it| it.rank == rank)?;
         found.host.clone()
     }
 
     /// Whether a process of this machine has the folder of a run, as far as that can be known.
-    #[must_use]
     pub fn has_owner(run: &Path) -> bool {
         let is_locked = |lock: fs::Metadata| proc::is_locked(lock.ino());
         fs::metadata(run.join(Self::LOCK)).map_or(true, is_locked)
@@ -187,7 +183,6 @@ impl Live {
 
     /// The process of this machine that has the folder of a run, where there is one and this process sees it: the launcher of a
     /// job, or a training without one.
-    #[must_use]
     pub fn owner(run: &Path) -> Option<u32> {
         let lock = fs::metadata(run.join(Self::LOCK)).ok()?;
         proc::lock_holder(lock.ino())
@@ -195,7 +190,6 @@ impl Live {
 
     /// The file in a run's folder and [what is to be said of it](Self::cut_off), if the run was cut off on this machine.
     /// `None` too while a launcher that has the folder may still be about to conclude the run.
-    #[must_use]
     pub fn cut_off_in(run: &Path) -> Option<(Self, String)> {
         let live = Self::read(run)?;
         if Self::has_owner(run)
@@ -208,7 +202,6 @@ impl Live {
     }
 
     /// [What is to be said](Self::cut_off) of the run in a folder that no process has, if it was cut off on this machine.
-    #[must_use]
     pub fn cut_off_here(&self, run: &Path) -> Option<String> {
         let runs = |process| !proc::has_ended(process);
         let host = proc::host_name()?;
@@ -230,7 +223,6 @@ impl Live {
     /// assert_eq!(live.cut_off("node7", 600_000, "", |process| process == 4711), None);
     /// assert_eq!(live.cut_off("node8", 600_000, "", |_| false), None);
     /// ```
-    #[must_use]
     pub fn cut_off(
         &self,
         host: &str,
@@ -337,13 +329,11 @@ pub struct ProcessMetrics {
 
 impl ProcessMetrics {
     /// As one line of JSON.
-    #[must_use]
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
     /// What a line of JSON says; nothing of what is none.
-    #[must_use]
     pub fn from_text(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }

@@ -72,7 +72,6 @@ pub struct MetricRecord {
 
 impl MetricRecord {
     /// How many samples per second all ranks together read, where that is known.
-    #[must_use]
     pub fn samples_per_second(&self) -> Option<f64> {
         let seconds = self.seconds.filter(|seconds| *seconds > 0.0)?;
         Some(self.samples? as f64 / seconds)

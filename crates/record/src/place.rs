@@ -73,14 +73,12 @@ impl Place {
     /// assert_eq!(Place::newest_of(run.path()), Some(Place::from(1)));
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    #[must_use]
     pub fn newest_of(run: &Path) -> Option<Self> {
         Self::all_in(&run.join("checkpoints")).ok()?.pop()
     }
 
     /// Where the checkpoint of this place is in a run's folder `checkpoints`: aside, if a process was killed while it replaced
     /// it.
-    #[must_use]
     pub fn found_in(self, checkpoints: &Path) -> PathBuf {
         let (path, aside) = (checkpoints.join(self.to_string()), self.aside(checkpoints));
         match !path.is_dir() && aside.is_dir() {
@@ -90,7 +88,6 @@ impl Place {
     }
 
     /// Where the checkpoint of this place is while it is replaced.
-    #[must_use]
     pub fn aside(self, checkpoints: &Path) -> PathBuf {
         checkpoints.join(format!("{}{self}", Self::REPLACED))
     }

@@ -8,7 +8,6 @@ use std::ffi::OsStr;
 /// ```
 /// assert!(everburn_record::plain::is_unruly('\u{1b}') && !everburn_record::plain::is_unruly('é'));
 /// ```
-#[must_use]
 pub fn is_unruly(character: char) -> bool {
     let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}');
     let unseen = matches!(
@@ -24,7 +23,6 @@ pub fn is_unruly(character: char) -> bool {
 /// ```
 /// assert_eq!(everburn_record::plain::line("one\ntwo, three", 8), "one two…");
 /// ```
-#[must_use]
 pub fn line(text: &str, most: usize) -> String {
     let mut plain = String::with_capacity(text.len().min(4 * most));
     let mut characters = text.chars().map(|character| match character {
@@ -54,7 +52,6 @@ const SECRETS: [&str; 6] = [
 const HIDDEN: &str = "(not shown)";
 
 /// Whether a setting or a flag of this name holds what a report must not.
-#[must_use]
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_lowercase().replace('-', "_");
     // The tokenizer of a text is none.
@@ -63,7 +60,6 @@ pub fn is_secret(name: &str) -> bool {
 }
 
 /// `value`, if its name may be known to hold no secret.
-#[must_use]
 pub fn unless_secret<'a>(name: &str, value: &'a str) -> &'a str {
     match is_secret(name) && !value.is_empty() {
         true => HIDDEN,
@@ -79,7 +75,6 @@ pub fn unless_secret<'a>(name: &str, value: &'a str) -> &'a str {
 /// assert_eq!(word("runs/mnist-1"), "runs/mnist-1");
 /// assert_eq!(word("my runs/a"), "'my runs/a'");
 /// ```
-#[must_use]
 pub fn word(word: impl AsRef<OsStr>) -> String {
     let word = word.as_ref().to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,+@%".contains(c);
@@ -90,7 +85,6 @@ pub fn word(word: impl AsRef<OsStr>) -> String {
 }
 
 /// A command line without the values of flags that are secrets.
-#[must_use]
 pub fn command_line(words: &[String]) -> String {
     let mut shown = Vec::new();
     let mut hide_next = false;

@@ -12,32 +12,22 @@ use std::time::Duration;
 pub use cpu_time::CpuTime;
 
 /// The memory that is available without swapping (`MemAvailable`), in bytes.
-///
-/// ```
-/// if let Some(bytes) = everburn_record::proc::available_memory() {
-///     println!("{} available", everburn_record::units::bytes(bytes));
-/// }
-/// ```
-#[must_use]
 pub fn available_memory() -> Option<u64> {
     bytes_in(&text("/proc/meminfo")?, "MemAvailable")
 }
 
 /// The machine's memory (`MemTotal`), in bytes.
-#[must_use]
 pub fn total_memory() -> Option<u64> {
     bytes_in(&text("/proc/meminfo")?, "MemTotal")
 }
 
 /// The resident set of this process (`VmRSS`), in bytes. The kernel adds it up from counters of each thread, which may
 /// be some hundred KiB after.
-#[must_use]
 pub fn resident_memory() -> Option<u64> {
     bytes_in(&text("/proc/self/status")?, "VmRSS")
 }
 
 /// The resident set of this process, counted page by page (`smaps_rollup`), in bytes: exact and slow.
-#[must_use]
 pub fn counted_resident_memory() -> Option<u64> {
     bytes_in(&text("/proc/self/smaps_rollup")?, "Rss")
 }
@@ -53,7 +43,6 @@ pub fn counted_resident_memory() -> Option<u64> {
 /// let resident = everburn_record::proc::resident_bytes_of(copy.spare_capacity_mut());
 /// assert!(resident.is_none_or(|bytes| bytes >= 1 << 20));
 /// ```
-#[must_use]
 pub fn resident_bytes_of(memory: &[MaybeUninit<u8>]) -> Option<usize> {
     /// The bits of a page that is in memory, or swapped out.
     const HELD: u64 = 0b11 << 62;
@@ -92,14 +81,12 @@ fn at_start(key: usize) -> Option<usize> {
 /// let peak = everburn_record::proc::peak_memory();
 /// assert!(peak.is_none_or(|bytes| bytes > 100 << 10), "no process is that small");
 /// ```
-#[must_use]
 pub fn peak_memory() -> Option<u64> {
     // Not by this process's id: `/proc` may be that of another namespace.
     bytes_in(&text("/proc/self/status")?, "VmHWM")
 }
 
 /// The largest resident set that the process with this id has had (`VmHWM`), in bytes; `None` when it has ended.
-#[must_use]
 pub fn peak_memory_of(process: u32) -> Option<u64> {
     bytes_in(&text(&format!("/proc/{process}/status"))?, "VmHWM")
 }
@@ -111,7 +98,6 @@ pub fn restart_peak_memory() {
 }
 
 /// How many processes the kernel has killed because memory ran out, since the machine was started.
-#[must_use]
 pub fn memory_kills() -> Option<u64> {
     let text = text("/proc/vmstat")?;
     let count = text
@@ -121,13 +107,11 @@ pub fn memory_kills() -> Option<u64> {
 }
 
 /// The CPU's name, such as `Intel(R) Xeon(R) Platinum 8480C`.
-#[must_use]
 pub fn cpu_name() -> Option<String> {
     Some(value_in(&text("/proc/cpuinfo")?, "model name")?.to_owned())
 }
 
 /// How many logical CPUs the machine has, whether or not this process may use them.
-#[must_use]
 pub fn cpus() -> Option<usize> {
     let text = text("/proc/cpuinfo")?;
     let cpus = text.lines().filter(|line| line.starts_with("processor"));
@@ -135,25 +119,21 @@ pub fn cpus() -> Option<usize> {
 }
 
 /// The machine's name.
-#[must_use]
 pub fn host_name() -> Option<String> {
     first_line("/proc/sys/kernel/hostname")
 }
 
 /// The kernel's version.
-#[must_use]
 pub fn kernel_release() -> Option<String> {
     first_line("/proc/sys/kernel/osrelease")
 }
 
 /// A random number that tells one start of one machine from all others.
-#[must_use]
 pub fn boot_id() -> Option<String> {
     first_line("/proc/sys/kernel/random/boot_id")
 }
 
 /// How long the calling thread has been ready to run without a CPU (`schedstat`).
-#[must_use]
 pub fn time_without_cpu() -> Option<Duration> {
     let text = text("/proc/thread-self/schedstat")?;
     let nanoseconds = text.split_whitespace().nth(1)?.parse().ok()?;
@@ -161,7 +141,6 @@ pub fn time_without_cpu() -> Option<Duration> {
 }
 
 /// The ids and names of this process's threads.
-#[must_use]
 pub fn thread_names() -> Vec<(u32, String)> {
     // Not by this process's id: `/proc` may be that of another namespace.
     thread_names_in("/proc/self/task")
@@ -173,14 +152,12 @@ pub fn thread_names() -> Vec<(u32, String)> {
 /// let threads = everburn_record::proc::threads_of(std::process::id());
 /// assert!(threads.is_none_or(|count| count >= 1));
 /// ```
-#[must_use]
 pub fn threads_of(process: u32) -> Option<usize> {
     let status = text(&format!("/proc/{process}/status"))?;
     value_in(&status, "Threads")?.parse().ok()
 }
 
 /// The ids and names of the threads of the process with this id.
-#[must_use]
 pub fn thread_names_of(process: u32) -> Vec<(u32, String)> {
     thread_names_in(&format!("/proc/{process}/task"))
 }
@@ -195,7 +172,6 @@ fn thread_names_in(tasks: &str) -> Vec<(u32, String)> {
 
 /// The ids of all processes with their command lines, words separated by spaces. A process that has ended and is not
 /// reaped has none.
-#[must_use]
 pub fn command_lines() -> Vec<(u32, String)> {
     let processes = numbered("/proc").into_iter();
     let told = processes.filter_map(|process| {
@@ -212,7 +188,6 @@ pub fn command_lines() -> Vec<(u32, String)> {
 /// let found = everburn_record::proc::with_variable("PATH");
 /// assert!(found.iter().all(|(_, value)| !value.starts_with("PATH=")));
 /// ```
-#[must_use]
 pub fn with_variable(name: &str) -> Vec<(u32, String)> {
     let begin = format!("{name}=");
     let processes = numbered("/proc").into_iter();
@@ -226,7 +201,6 @@ pub fn with_variable(name: &str) -> Vec<(u32, String)> {
 }
 
 /// Whether the process with this id has ended, reaped or not.
-#[must_use]
 pub fn has_ended(process: u32) -> bool {
     let stat = text(&format!("/proc/{process}/stat"));
     stat.is_none_or(|stat| matches!(stat_words(&stat).next(), None | Some("Z" | "X")))
@@ -234,7 +208,6 @@ pub fn has_ended(process: u32) -> bool {
 
 /// Whether the process with this id is stopped, as by SIGSTOP. One that waits for a core, or that a debugger holds,
 /// is not.
-#[must_use]
 pub fn is_stopped(process: u32) -> bool {
     let stat = text(&format!("/proc/{process}/stat"));
     stat.is_some_and(|stat| stat_words(&stat).next() == Some("T"))
@@ -250,7 +223,6 @@ pub fn is_stopped(process: u32) -> bool {
 /// assert!(after.zip(before).is_none_or(|(after, before)| after >= before + 4096));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use]
 pub fn written_bytes_of(process: u32) -> Option<u64> {
     value_in(&text(&format!("/proc/{process}/io"))?, "wchar")?
         .parse()
@@ -267,7 +239,6 @@ pub fn written_bytes_of(process: u32) -> Option<u64> {
 /// let before = busy_time_of(process);
 /// assert!(before.zip(busy_time_of(process)).is_none_or(|(before, after)| before <= after));
 /// ```
-#[must_use]
 pub fn busy_time_of(process: u32) -> Option<Duration> {
     let threads = format!("/proc/{process}/task");
     let of_thread = |thread| {
@@ -284,7 +255,6 @@ pub fn busy_time_of(process: u32) -> Option<Duration> {
 }
 
 /// Whether a thread of the process with this id waits in the kernel and cannot be interrupted, as for a disk.
-#[must_use]
 pub fn waits_for_disk(process: u32) -> bool {
     let threads = format!("/proc/{process}/task");
     let mut stats = numbered(&threads).into_iter();
@@ -296,7 +266,6 @@ pub fn waits_for_disk(process: u32) -> bool {
 
 /// When the process with this id was started, in ticks of the kernel since the machine was. Ids come again; id and
 /// start together do not.
-#[must_use]
 pub fn start_of(process: u32) -> Option<u64> {
     // The twentieth word after the name.
     stat_words(&text(&format!("/proc/{process}/stat"))?)
@@ -307,7 +276,6 @@ pub fn start_of(process: u32) -> Option<u64> {
 
 /// Whether some process holds an flock(2) lock of the file with this inode. No lock is taken to find out: to take it,
 /// if only for a moment, could keep its owner out.
-#[must_use]
 pub fn is_locked(inode: u64) -> bool {
     let locks = text("/proc/locks").unwrap_or_default();
     locks.lines().any(|line| is_lock_of(line, inode))
@@ -315,7 +283,6 @@ pub fn is_locked(inode: u64) -> bool {
 
 /// The process that holds an flock(2) lock of the file with this inode; `None` too of one that this process cannot see, as
 /// where a container has its own numbers.
-#[must_use]
 pub fn lock_holder(inode: u64) -> Option<u32> {
     holder_in(&text("/proc/locks")?, inode)
 }
@@ -344,7 +311,6 @@ fn is_lock_of(line: &str, inode: u64) -> bool {
 /// let text = "processor\t: 0\nmodel name\t: Xeon 9 @ 2.50GHz\n";
 /// assert_eq!(everburn_record::proc::value_in(text, "model name"), Some("Xeon 9 @ 2.50GHz"));
 /// ```
-#[must_use]
 pub fn value_in<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
     let value = pairs.find_map(|(key, value)| (key.trim() == name).then_some(value));
@@ -368,7 +334,6 @@ fn stat_words(stat: &str) -> impl Iterator<Item = &str> {
 /// ```
 /// assert!(everburn_record::proc::uptime() <= everburn_record::proc::uptime());
 /// ```
-#[must_use]
 pub fn uptime() -> Option<Duration> {
     let text = text("/proc/uptime")?;
     let seconds = text.split_whitespace().next()?.parse().ok()?;

@@ -12,7 +12,6 @@ const SHORTEST_RANGE: usize = 4;
 /// assert_eq!(ranges(&[0, 1, 2, 3, 7]), "0-3, 7");
 /// assert_eq!(ranges(&(0..88).chain(89..128).collect::<Vec<_>>()), "0-87, 89-127");
 /// ```
-#[must_use]
 pub fn ranges(numbers: &[usize]) -> String {
     let mut parts = Vec::new();
     let mut rest = numbers;
@@ -41,7 +40,6 @@ pub fn ranges(numbers: &[usize]) -> String {
 /// assert_eq!(ranks(&[0, 1, 2, 3, 7]), "ranks 0-3, 7");
 /// assert_eq!(ranks(&[]), "the others");
 /// ```
-#[must_use]
 pub fn ranks(ranks: &[usize]) -> String {
     match ranks {
         [] => "the others".to_owned(),
@@ -59,7 +57,6 @@ pub fn ranks(ranks: &[usize]) -> String {
 /// assert_eq!(located(&[2, 3], Some(2)), "ranks 2, 3 of machine 1");
 /// assert_eq!(located(&[1, 2, 4], Some(2)), "ranks 1, 2, 4 of machines 0, 1, 2");
 /// ```
-#[must_use]
 pub fn located(missing: &[usize], per_machine: Option<usize>) -> String {
     const SHOWN: usize = 16;
     let mut listed = ranks(&missing[..missing.len().min(SHOWN)]);

@@ -71,7 +71,6 @@ impl RankStep {
     /// assert_eq!((mean.seconds, mean.samples, mean.peak_memory), (3.0, Some(0), Some(30)));
     /// assert_eq!(RankStep::mean(&[]).seconds, 0.0);
     /// ```
-    #[must_use]
     pub fn mean<'a, I>(steps: I) -> Self
     where
         I: IntoIterator<Item = &'a Self, IntoIter: ExactSizeIterator + Clone>,

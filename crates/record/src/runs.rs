@@ -46,7 +46,6 @@ pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
 /// assert_eq!(folder_of_machine(Path::new("runs/a"), 0), Path::new("runs/a"));
 /// assert_eq!(folder_of_machine(Path::new("runs/a"), 1), Path::new("runs/a-node-1"));
 /// ```
-#[must_use]
 pub fn folder_of_machine(path: &Path, machine: usize) -> PathBuf {
     if machine == 0 {
         return path.to_owned();
@@ -69,7 +68,6 @@ pub fn folder_of_machine(path: &Path, machine: usize) -> PathBuf {
 /// assert_eq!(folder_of_first_machine(&run), Some((1, runs.path().join("a"))));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use]
 pub fn folder_of_first_machine(run: &Path) -> Option<(usize, PathBuf)> {
     let (first, machine) = run.file_name()?.to_str()?.rsplit_once("-node-")?;
     let machine = machine.parse().ok()?;
@@ -172,7 +170,6 @@ pub fn checkpoints_elsewhere(folder: &Path) -> Option<String> {
 /// assert_eq!(everburn_record::machines_of(run.path()), 2);
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use]
 pub fn machines_of(folder: &Path) -> usize {
     let settings = Settings::of_run(folder);
     let machines = settings
@@ -188,7 +185,6 @@ pub fn machines_of(folder: &Path) -> usize {
 /// assert_eq!(everburn_record::starts_again(run.path()), "the same command starts again");
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[must_use]
 pub fn starts_again(folder: &Path) -> &'static str {
     match machines_of(folder) {
         0 | 1 => "the same command starts again",

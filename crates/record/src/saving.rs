@@ -24,7 +24,6 @@ pub struct Saving(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Saving {
     /// Sets the mark, which the end of the value takes away. Where there can be no thread, there is no mark.
-    #[must_use]
     pub fn begin() -> Self {
         let (begin, begun) = channel();
         let (end, ended) = channel();
@@ -39,7 +38,6 @@ impl Saving {
     }
 
     /// Whether the process with this id saves.
-    #[must_use]
     pub fn is_under_way_in(process: u32) -> bool {
         let mut threads = proc::thread_names_of(process).into_iter();
         threads.any(|(_, name)| name == NAME)

@@ -35,7 +35,6 @@ impl Settings {
     }
 
     /// The value of the setting with this path.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.iter()
             .find(|(other, _)| *other == key)
@@ -43,7 +42,6 @@ impl Settings {
     }
 
     /// Whether there is none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -57,7 +55,6 @@ impl Settings {
     /// assert_eq!(settings.get("model"), Some("mnist"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    #[must_use]
     pub fn of_run(run: &Path) -> Option<Self> {
         let text = file::read_text(&run.join("config.toml"), LONGEST).ok()?;
         text.parse().ok()

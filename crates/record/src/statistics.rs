@@ -27,7 +27,6 @@ pub struct Spread {
 
 impl Spread {
     /// `None` where there are no values.
-    #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -41,7 +40,6 @@ impl Spread {
     }
 
     /// Whether the largest is no more than a quarter above the smallest.
-    #[must_use]
     pub fn is_steady(&self) -> bool {
         self.max <= self.min * STEADY
     }
@@ -55,21 +53,18 @@ impl Spread {
 /// assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
 /// assert_eq!(median(&[]), None);
 /// ```
-#[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     Spread::of(values).map(|spread| spread.median)
 }
 
 /// The median of `ours[i] / theirs[i]`: what was measured in the same round is compared, so that a
 /// slow minute of the machine falls on both. `None` where no round has both.
-#[must_use]
 pub fn median_ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
     let ratios: Vec<_> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
     median(&ratios)
 }
 
 /// The mean of ratios: twice as much and half as much are as much. `None` where there is none.
-#[must_use]
 pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     let logarithms: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
     (!ratios.is_empty()).then(|| (logarithms / ratios.len() as f64).exp())
@@ -77,7 +72,6 @@ pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
 
 /// The value below which the share `part` of `values` is, between the two nearest of them. `None`
 /// where there are none.
-#[must_use]
 pub fn percentile(values: &[f64], part: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -36,7 +36,6 @@ impl fmt::Debug for StopSignal {
 
 impl StopSignal {
     /// The signal that is set whenever `flag` is.
-    #[must_use]
     pub fn from_flag(flag: Arc<AtomicBool>) -> Self {
         Self {
             flag,
@@ -83,13 +82,11 @@ impl StopSignal {
     }
 
     /// The name of the signal that has asked for the stop, where this process has got it.
-    #[must_use]
     pub fn by(&self) -> Option<&str> {
         self.by.get().map(String::as_str)
     }
 
     /// Whether the training was asked to stop.
-    #[must_use]
     pub fn is_set(&self) -> bool {
         self.flag.load(Ordering::Acquire)
     }
@@ -107,7 +104,6 @@ impl StopSignal {
 /// let elsewhere = "on request by Ctrl-C at machine 1 after step 7";
 /// assert_eq!(stopped_on_request(Some("SIGINT at machine 1"), 7), elsewhere);
 /// ```
-#[must_use]
 pub fn stopped_on_request(by: Option<&str>, step: usize) -> String {
     let Some(by) = by else {
         return format!("on request after step {step}");

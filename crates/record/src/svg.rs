@@ -202,13 +202,11 @@ impl Font {
     }
 
     /// About how wide `text` is, in pixels, where letters are of `size` pixels.
-    #[must_use]
     pub fn width(self, text: &str, size: f64) -> f64 {
         text.chars().count() as f64 * self.letter() * size
     }
 
     /// About how many letters of `size` pixels fit into `width` pixels.
-    #[must_use]
     pub fn fitting(self, width: f64, size: f64) -> usize {
         (width / (self.letter() * size)).max(0.0) as usize
     }

@@ -11,7 +11,6 @@
 /// gpipe     33 s  all
 /// 1f1b      7 µs  few");
 /// ```
-#[must_use]
 pub fn aligned(header: &[&str], rows: &[Vec<String>], left: &[usize]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

@@ -26,7 +26,6 @@ pub fn within<R>(name: &'static str, method: impl FnOnce() -> R) -> R {
 }
 
 /// The innermost method that this thread is in. A panic's hook may ask: the stack is not yet unwound there.
-#[must_use]
 pub fn present() -> Option<&'static str> {
     // A thread that ends may panic after its values are gone.
     PRESENT.try_with(Cell::get).ok().flatten()

@@ -9,7 +9,6 @@
 ///
 /// assert_eq!([812, 1536 << 20, 25 << 20].map(bytes), ["812 B", "1.5 GiB", "25 MiB"]);
 /// ```
-#[must_use]
 pub fn bytes(bytes: u64) -> String {
     let mut scaled = bytes as f64;
     let mut unit = "B";
@@ -33,7 +32,6 @@ pub fn bytes(bytes: u64) -> String {
 /// assert_eq!([723.0, 11_100.0, 1e6].map(seconds), ["12 min 3 s", "3 h 5 min", "11 d 13 h"]);
 /// assert_eq!(seconds(f64::NAN), "unknown");
 /// ```
-#[must_use]
 pub fn seconds(seconds: f64) -> String {
     if !seconds.is_finite() {
         return "unknown".to_owned();
@@ -59,7 +57,6 @@ pub fn seconds(seconds: f64) -> String {
 ///
 /// assert_eq!([0.5, 3.0].map(|time| seconds_beside(time, 3.0)), ["0.5 s", "3 s"]);
 /// ```
-#[must_use]
 pub fn seconds_beside(seconds: f64, longest: f64) -> String {
     let (factor, unit) = match longest.abs() {
         long if long >= 0.9995 || long == 0.0 => (1.0, "s"),
@@ -77,7 +74,6 @@ pub fn seconds_beside(seconds: f64, longest: f64) -> String {
 ///
 /// assert_eq!([5.2, 3661.0, 187_200.0].map(clock), ["0:05", "1:01:01", "2 d 4 h"]);
 /// ```
-#[must_use]
 pub fn clock(seconds: f64) -> String {
     let all = seconds.clamp(0.0, 1e9).round() as u64;
     let (hours, minutes, seconds) = (all / 3600, all / 60 % 60, all % 60);
@@ -97,7 +93,6 @@ pub fn clock(seconds: f64) -> String {
 /// assert_eq!(left(300_000, 50_000), "250 s more");
 /// assert_eq!(left(300_000, 305_400), "the time was over 5 s ago");
 /// ```
-#[must_use]
 pub fn left(until_ms: u64, now_ms: u64) -> String {
     match until_ms.checked_sub(now_ms) {
         Some(left) => format!("{} s more", left / 1000),
@@ -110,7 +105,6 @@ pub fn left(until_ms: u64, now_ms: u64) -> String {
 /// ```
 /// assert_eq!(everburn_record::units::count(1_234_567), "1,234,567");
 /// ```
-#[must_use]
 pub fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
@@ -131,7 +125,6 @@ pub fn count(count: u64) -> String {
 /// assert_eq!([0, 1, 2].map(|count| counted(count, "rank")), ["0 ranks", "1 rank", "2 ranks"]);
 /// assert_eq!(["batch", "epoch", "class"].map(|noun| counted(3, noun)), ["3 batches", "3 epochs", "3 classes"]);
 /// ```
-#[must_use]
 pub fn counted(count: usize, noun: &str) -> String {
     let hisses = ["ss", "x", "tch", "sh"];
     let ending = match count {
@@ -150,7 +143,6 @@ pub fn counted(count: usize, noun: &str) -> String {
 ///
 /// assert_eq!([7.0, 1234.4, 26_109.0, 2e7].map(rate), ["7.0", "1,234", "26.1 k", "20 M"]);
 /// ```
-#[must_use]
 pub fn rate(per_second: f64) -> String {
     match per_second {
         ..99.95 => format!("{per_second:.1}"),
@@ -170,7 +162,6 @@ pub fn rate(per_second: f64) -> String {
 /// assert_eq!(percent(0.2727, 1), "27.3 %");
 /// assert_eq!(percent(0.9842, 2), "98.42 %");
 /// ```
-#[must_use]
 pub fn percent(share: f64, digits: usize) -> String {
     format!("{:.digits$} %", 100.0 * share)
 }
@@ -183,7 +174,6 @@ pub fn percent(share: f64, digits: usize) -> String {
 /// assert_eq!(significant(2.345_678, 4), "2.346");
 /// assert_eq!(significant(0.000_012_345, 3), "1.23e-5");
 /// ```
-#[must_use]
 pub fn significant(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return "unknown".to_owned();
@@ -210,7 +200,6 @@ const LARGE: f64 = 1e6;
 /// assert_eq!([0.5, 2.345_678].map(|value| fixed(value, 4)), ["0.5000", "2.3457"]);
 /// assert_eq!([2.061_565e29, -1e6].map(|value| fixed(value, 4)), ["2.06e29", "-1.00e6"]);
 /// ```
-#[must_use]
 pub fn fixed(value: f64, digits: usize) -> String {
     match value.abs() >= LARGE {
         true => format!("{value:.2e}"),
@@ -225,7 +214,6 @@ pub fn fixed(value: f64, digits: usize) -> String {
 ///
 /// assert_eq!([0.5, 0.000_254_3, f64::NAN].map(metric), ["0.5000", "0.000254", "NaN"]);
 /// ```
-#[must_use]
 pub fn metric(value: f64) -> String {
     match value.abs() < 1e-3 {
         true => significant(value, 3),

@@ -9,8 +9,7 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let refused = |data: &str, messages: &[&str]| {
-        let ended = train(here, data, "run").run();
-        ended.failed_with(2, messages);
+        let ended = train(here, data, "run").refused(messages);
         let is_explained = ended.stderr.contains("--data takes the path");
         assert_eq!(is_explained, data == "nowhere", "{ended}");
         assert!(!here.join("run").exists());
@@ -39,17 +38,16 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     );
     draw(&here.join("half/train"), 4);
     refused("half", &["half: it has train, and neither test nor val"]);
-    let line = ["train", "resnet18", "--data", "damaged", "--run-dir", "run"];
-    let five = Everburn::new(here, line).args(["--set=resnet18.classes=5"]);
+    let five = Everburn::line(here, "train resnet18 --data damaged --run-dir run")
+        .args(["--set=resnet18.classes=5"]);
     draw(&here.join("damaged"), 20);
     let said = [
         "damaged has 2 classes, and the model 5",
         "leave resnet18.classes out",
     ];
-    five.run().failed_with(2, &said);
+    five.refused(&said);
     let none = Everburn::new(here, ["train", "resnet18", "--run-dir", "run"]);
-    none.run()
-        .failed_with(2, &["no folder of images is given", "--data"]);
+    none.refused(&["no folder of images is given", "--data"]);
     std::fs::write(here.join("damaged/down/07.png"), "no image").unwrap();
     let damaged = train(here, "damaged", "run").run();
     assert_ne!(damaged.code(), 0, "{damaged}");
@@ -63,9 +61,9 @@ fn a_start_that_makes_no_step_gives_the_folder_back_to_the_run_that_was_in_it() 
     let here = folder.path();
     draw(&here.join("sound"), 20);
     std::fs::write(here.join("sound/down/notes.webp"), "another type").unwrap();
-    let ended = train(here, "sound", "run").run().succeeded();
+    let ended = train(here, "sound", "run").succeed();
     let said = "; files that are neither JPEG nor PNG, left out: 1, such as down/notes.webp";
-    assert!(ended.stdout.contains(said), "{ended}");
+    ended.prints([said]);
     let report = Run::new(here.join("run")).report();
     draw(&here.join("damaged"), 20);
     for class in ["across", "down"] {
@@ -77,7 +75,7 @@ fn a_start_that_makes_no_step_gives_the_folder_back_to_the_run_that_was_in_it() 
         let failed = train(here, "damaged", "run").args(["--ranks", ranks]).run();
         assert_ne!(failed.code(), 0, "{failed}");
         let back = "no step was recorded: run contains the earlier run again, and run~failed";
-        assert!(failed.stderr.contains(back), "{failed}");
+        failed.warns([back]);
         // The log is named where it is now.
         let log = failed.stderr.contains("run~failed/logs/rank-");
         assert_eq!(log, ranks == "2", "{failed}");
@@ -120,12 +118,10 @@ fn a_damaged_test_image_costs_no_training() {
             assert!(ended.stderr.contains(said), "{said}: {ended}");
         }
         std::fs::write(&image, &sound).unwrap();
-        let eval = Everburn::new(here, ["eval", run, "--ranks", "1"])
-            .run()
-            .succeeded();
-        assert!(eval.stdout.contains(" of 6)"), "{eval}");
+        let eval = Everburn::new(here, ["eval", run, "--ranks", "1"]).succeed();
+        eval.prints([" of 6)"]);
         let resume = ["train", "--resume", "--run-dir", run];
-        Everburn::new(here, resume).run().succeeded();
+        Everburn::new(here, resume).succeed();
         assert_eq!(Run::new(here.join(run)).number("test_samples"), 6.0);
     }
 }

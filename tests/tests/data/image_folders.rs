@@ -37,7 +37,7 @@ fn train_whole(here: &Path, data: &str, run: &str) -> Everburn {
 pub(super) fn train_model(here: &Path, model: &str, data: &str, run: &str) -> Everburn {
     // The size in one word: further `--set` flags do not replace it.
     let small = "--set=data.size=16 --batch-size 8 --validation-samples 4 --log-every 1";
-    Everburn::new(here, ["train", model, "--data", data, "--run-dir", run]).args(small.split(' '))
+    Everburn::new(here, ["train", model, "--data", data, "--run-dir", run]).words(small)
 }
 
 #[test]
@@ -49,10 +49,9 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     let losses = ["1", "2"].map(|ranks| {
         let train = train_whole(here, "stripes", ranks);
         let train = train.args(["--ranks", ranks, "--sync-batch-norm"]);
-        let ended = train.run().succeeded();
+        let ended = train.succeed();
         let first = "data: stripes, 40 training and 6 test images of 2 classes, scaled to 16x16";
-        assert!(ended.stdout.contains(first), "{ended}");
-        assert!(ended.stdout.contains("  resnet18 on stripes  "), "{ended}");
+        ended.prints([first, "  resnet18 on stripes  "]);
         Run::new(here.join(ranks)).losses("step")
     });
     assert_eq!(losses.each_ref().map(Vec::len), [5, 5]);
@@ -60,10 +59,9 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     for ((_, one), (_, two)) in losses[0].iter().zip(&losses[1]).take(2) {
         assert!((one - two).abs() <= 2e-3 * one, "{losses:?}");
     }
-    let predict = ["predict", "2", "--input", "stripes/val/down/01.png"];
-    let ended = Everburn::new(here, predict).run().succeeded();
+    let ended = Everburn::line(here, "predict 2 --input stripes/val/down/01.png").succeed();
     assert!(!ended.stderr.contains("left out"), "{ended}");
-    let line: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+    let line = ended.json();
     assert!(
         ["across", "down"].contains(&line["class"].as_str().unwrap()),
         "{ended}"
@@ -82,7 +80,7 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
             "--ranks",
             ranks,
         ];
-        let ended = Everburn::new(here, predict).run().succeeded();
+        let ended = Everburn::new(here, predict).succeed();
         let said = "neither JPEG nor PNG, left out: 1, such as notes.gif";
         assert_eq!(ended.stderr.matches(said).count(), 1, "{ended}");
         ended.stdout
@@ -105,9 +103,7 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     // Of another folder all images are tested, and of its own one those that were held out.
     let tested = |data: &[&str]| {
         let eval = Everburn::new(here, ["eval", "2", "--json"]).args(data);
-        let ended = eval.run().succeeded();
-        let line: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
-        line["test_samples"].as_u64().unwrap()
+        eval.succeed().json()["test_samples"].as_u64().unwrap()
     };
     draw(&here.join("new"), 4);
     assert_eq!(tested(&["--data", "new"]), 8);
@@ -131,11 +127,10 @@ fn a_run_whose_images_changed_says_for_ever_that_its_test_may_have_been_trained_
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     draw(&here.join("stripes"), 20);
-    let ended = train(here, "stripes", "run").run().succeeded();
-    let first = "data: stripes, 36 training and 4 test images of 2 classes";
-    assert!(ended.stdout.contains(first), "{ended}");
+    let ended = train(here, "stripes", "run").succeed();
+    ended.prints(["data: stripes, 36 training and 4 test images of 2 classes"]);
     let warned = |line: &[&str], expected: bool| {
-        let ended = Everburn::new(here, line.iter().copied()).run().succeeded();
+        let ended = Everburn::new(here, line.iter().copied()).succeed();
         let said = format!("{}{}", ended.stdout, ended.stderr);
         assert_eq!(
             said.contains("that the training learned from"),
@@ -160,7 +155,7 @@ fn a_run_whose_images_changed_says_for_ever_that_its_test_may_have_been_trained_
     warned(&resume("4"), false);
     assert!(changed());
     warned(eval, true);
-    let page = Everburn::new(here, ["report", "run"]).run().succeeded();
+    let page = Everburn::new(here, ["report", "run"]).succeed();
     let written = std::fs::read_to_string(here.join("run/report.html")).unwrap();
     assert!(written.contains("some may have been trained on"), "{page}");
 }
@@ -172,13 +167,12 @@ fn an_evaluation_warns_of_changed_test_images_and_not_of_more_to_learn_from() {
     let here = folder.path();
     draw(&here.join("stripes/train"), 20);
     draw(&here.join("stripes/test"), 3);
-    train(here, "stripes", "run").run().succeeded();
+    train(here, "stripes", "run").succeed();
     let warned = |expected: bool| {
-        let eval = ["eval", "run", "--json"];
-        let ended = Everburn::new(here, eval).run().succeeded();
+        let ended = Everburn::line(here, "eval run --json").succeed();
         let said = ended.stderr.contains("that the training learned from");
         assert_eq!(said, expected, "{ended}");
-        let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let result = ended.json();
         assert_eq!(result["data_changed"], expected, "{ended}");
         assert!(result["data"].as_str().unwrap().contains("/stripes, "));
     };
@@ -186,7 +180,7 @@ fn an_evaluation_warns_of_changed_test_images_and_not_of_more_to_learn_from() {
     // All images of the folder that is named are tested.
     for (data, times) in [("stripes/train", 1), ("stripes/test", 0)] {
         let eval = ["eval", "run", "--data", data];
-        let ended = Everburn::new(here, eval).run().succeeded();
+        let ended = Everburn::new(here, eval).succeed();
         let said = "a test on the set that the training learned from";
         assert_eq!(ended.stderr.matches(said).count(), times, "{data}: {ended}");
     }
@@ -206,9 +200,8 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     let here = folder.path();
     draw(&here.join("stripes/train"), 20);
     draw(&here.join("stripes/val"), 3);
-    train_whole(here, "stripes", "a").run().succeeded();
-    let export = ["export", "a", "--output", "a.pth"];
-    Everburn::new(here, export).run().succeeded();
+    train_whole(here, "stripes", "a").succeed();
+    Everburn::line(here, "export a --output a.pth").succeed();
     let import = |run: &str, more: &[&str]| {
         let import = ["import", "a.pth", "resnet18", "--run-dir", run];
         Everburn::new(here, import).args(more).run()
@@ -230,16 +223,14 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     import("never", &["--data", "three"]).failed_with(2, &head);
     assert!(!here.join("never").exists());
     // The run's own data name the classes.
-    let eval = ["eval", "alone", "--data", "stripes"];
-    Everburn::new(here, eval).run().succeeded();
+    Everburn::line(here, "eval alone --data stripes").succeed();
     // None of the images it learned from, or was named with, is needed.
     let image = here.join("one.png");
     std::fs::copy(here.join("stripes/val/down/01.png"), &image).unwrap();
     std::fs::remove_dir_all(here.join("stripes")).unwrap();
-    let predicted = |run: &str| -> serde_json::Value {
-        let predict = Everburn::new(here, ["predict", run, "--input", "one.png"]);
-        let ended = predict.run().succeeded();
-        serde_json::from_str(ended.stdout.trim()).unwrap()
+    let predicted = |run: &str| {
+        let predict = ["predict", run, "--input", "one.png"];
+        Everburn::new(here, predict).succeed().json()
     };
     let [alone, named, own] = ["alone", "named", "a"].map(predicted);
     assert!(
@@ -256,8 +247,7 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     );
     let number = usize::from(named["class"] == "down").to_string();
     assert_eq!(alone["class"], number);
-    let none = Everburn::new(here, ["eval", "alone"]).run();
-    none.failed_with(2, &["no folder of images is given", "--data"]);
+    Everburn::new(here, ["eval", "alone"]).refused(&["no folder of images is given", "--data"]);
 }
 
 #[test]
@@ -266,15 +256,13 @@ fn weights_lead_to_the_settings_or_the_model_that_they_fit() {
     let here = folder.path();
     draw(&here.join("stripes"), 20);
     let train = train_whole(here, "stripes", "run");
-    train.args(["--steps", "1"]).run().succeeded();
-    let export = ["export", "run", "--output", "a.pth"];
-    Everburn::new(here, export).run().succeeded();
+    train.args(["--steps", "1"]).succeed();
+    Everburn::line(here, "export run --output a.pth").succeed();
     let refused = |model: &str, settings: &[&str], help: &str| {
         let line = ["train", model, "--data", "stripes", "--init-from", "a.pth"];
         let settings = settings.iter().map(|setting| format!("--set={setting}"));
         let train = Everburn::new(here, line).args(["--run-dir", "other"]);
-        let ended = train.args(settings.collect::<Vec<_>>()).run();
-        ended.failed_with(2, &[help]);
+        train.args(settings.collect::<Vec<_>>()).refused(&[help]);
         assert!(!here.join("other").exists());
     };
     let (small, large) = ("data.stem=small", "data.stem=large");
@@ -309,7 +297,7 @@ fn an_added_class_is_named_by_a_test_and_by_a_resume() {
     for part in ["train", "val"] {
         draw(&here.join("stripes").join(part), 8);
     }
-    train(here, "stripes", "run").run().succeeded();
+    train(here, "stripes", "run").succeed();
     for part in ["train", "val"] {
         draw(&here.join("more"), 3);
         let added = here.join("stripes").join(part).join("added");
@@ -320,8 +308,7 @@ fn an_added_class_is_named_by_a_test_and_by_a_resume() {
             "a {work} needs a folder for each class of the model and no other; not of the model: added"
         )
     };
-    let eval = Everburn::new(here, ["eval", "run"]).run();
-    eval.failed_with(2, &[&needed("test")]);
+    let eval = Everburn::new(here, ["eval", "run"]).refused(&[&needed("test")]);
     assert!(!eval.stderr.contains("--init-skip"), "{eval}");
     let resume = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
     let anew = "stripes --init-from run --init-skip 'fc.*'`";
@@ -339,7 +326,7 @@ fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
         let train = train(here, "stripes", run)
             .args(["--virtual-ranks", "2", "--set", augment])
             .args(flags.iter().copied());
-        train.run().succeeded();
+        train.succeed();
         Run::new(here.join(run)).losses("step")
     };
     let crop = "data.augment=crop:0.5,flip,color,rotate,erase,rand";
@@ -360,21 +347,18 @@ fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
     assert_eq!(mixed[0], mixed[1]);
     assert_ne!(mixed[0], plain);
     let grey = Everburn::new(here, ["train", "mnist", "--data", "synthetic"]);
-    let grey = grey.args(["--set", "data.augment=mixup"]).run();
-    grey.failed_with(2, &["do not take mixup", "resnet18"]);
+    grey.args(["--set", "data.augment=mixup"])
+        .refused(&["do not take mixup", "resnet18"]);
     // The samples to validate on are as they are.
-    let eval = |run: &str| Everburn::new(here, ["eval", run]).run().succeeded();
+    let eval = |run: &str| Everburn::new(here, ["eval", run]).succeed();
     eval("one");
     let wrong = train(here, "stripes", "wrong").args(["--set", "data.augment=crop,warp"]);
-    wrong
-        .run()
-        .failed_with(2, &["`warp` is no change of images", "rand:2:9"]);
+    wrong.refused(&["`warp` is no change of images", "rand:2:9"]);
     let text = Everburn::new(here, ["train", "gpt-nano", "--data", "embedded"]);
-    let text = text.args(["--set", "data.augment=flip"]).run();
-    text.failed_with(2, &["data.augment changes images"]);
-    let resident = "train mnist --data synthetic --train-samples 100 --data-on-device".split(' ');
-    let resident = Everburn::new(here, resident)
+    text.args(["--set", "data.augment=flip"])
+        .refused(&["data.augment changes images"]);
+    Everburn::line(here, "train mnist --data synthetic --train-samples 100")
+        .words("--data-on-device")
         .args(["--set", "data.augment=shift"])
-        .run();
-    resident.failed_with(2, &["--data-on-device", "are augmented"]);
+        .refused(&["--data-on-device", "are augmented"]);
 }

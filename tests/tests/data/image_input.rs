@@ -18,7 +18,7 @@ const RESNET: &str = "--set=resnet50={width=2,blocks=[1,1,1,1]}";
 fn train(here: &Path, model: &str, data: &str, run: &str, settings: &[&str]) -> Ended {
     let line = ["train", model, "--data", data, "--run-dir", run];
     let few = "--batch-size 8 --validation-samples 4 --steps 2 --log-every 1";
-    let train = Everburn::new(here, line).args(few.split(' '));
+    let train = Everburn::new(here, line).words(few);
     train.args(settings.iter().copied()).run()
 }
 
@@ -31,7 +31,7 @@ fn predictions(here: &Path, run: &str) -> Vec<f64> {
     // An imported run has no data of its own.
     let data = ["--data", "stripes", "--input", "stripes/val/down"];
     let predict = ["predict", run].into_iter().chain(data);
-    let ended = Everburn::new(here, predict).run().succeeded();
+    let ended = Everburn::new(here, predict).succeed();
     let lines = ended.stdout.lines().map(|line| {
         let line: Value = serde_json::from_str(line).unwrap();
         let numbers = line["probabilities"].as_object().unwrap().clone();
@@ -47,9 +47,9 @@ fn there_and_back(here: &Path, run: &str) -> [Value; 2] {
     let folder = format!("{run}-folder");
     let back = format!("{run}-back");
     let export = ["export", run, "--to", "hugging-face", "--output", &folder];
-    Everburn::new(here, export).run().succeeded();
+    Everburn::new(here, export).succeed();
     let import = ["import", &folder, "--run-dir", &back];
-    Everburn::new(here, import).run().succeeded();
+    Everburn::new(here, import).succeed();
     let [one, other] = [run, &back].map(|run| predictions(here, run));
     assert_eq!((one.len(), other.len()), (6, 6));
     for (one, other) in one.iter().zip(&other) {
@@ -74,15 +74,12 @@ fn a_vision_transformer_has_images_of_its_size_and_channels() {
     write_cifar(&here.join("cifar"));
     // CIFAR has 32 x 32 pixels, and no stem to choose.
     let ended = train(here, "vit", "cifar", "cifar-run", &[VIT]).succeeded();
-    assert!(
-        ended.stdout.contains("10 classes, scaled to 16x16"),
-        "{ended}"
-    );
+    ended.prints(["10 classes, scaled to 16x16"]);
     assert!(!config(here, "cifar-run").contains("stem"));
 
     let grey = [GREY_VIT, "--set=data.channels=grey"];
     let ended = train(here, "vit", "stripes", "grey", &grey).succeeded();
-    assert!(ended.stdout.contains("scaled to 16x16, in grey"), "{ended}");
+    ended.prints(["scaled to 16x16, in grey"]);
     let [config, preprocessor] = there_and_back(here, "grey");
     assert_eq!(config["num_channels"], 1);
     assert_eq!(preprocessor["image_mean"].as_array().unwrap().len(), 1);
@@ -120,10 +117,8 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
         "--set=data.stem=small",
     ];
     let ended = train(here, "resnet50", "stripes", "small", &small).succeeded();
-    assert!(ended.stdout.contains("scaled to 12x16, in grey"), "{ended}");
-    let export = ["export", "small", "--to", "hugging-face"];
-    let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["data.stem=small"]);
+    ended.prints(["scaled to 12x16, in grey"]);
+    Everburn::line(here, "export small --to hugging-face").refused(&["data.stem=small"]);
     // The section of the model may name the stem.
     let own = "--set=resnet50={width=2,blocks=[1,1,1,1],stem=\"Cifar\"}";
     let same = [own, grey, "--set=data.size=[12,16]"];
@@ -144,7 +139,7 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
         ("data.std", "[1.0,1.0,1.0]"),
     ] {
         let import = format!("import large-folder --set {key}={value} --run-dir never");
-        let import = Everburn::new(here, import.split(' ')).run();
+        let import = Everburn::line(here, import).run();
         let leave = format!("leave {key} out");
         import.failed_with(2, &[&format!("{key} is ["), "another was set", &leave]);
     }
@@ -153,9 +148,8 @@ fn a_residual_net_takes_all_images_and_keeps_a_pretrained_stem() {
     train(here, "resnet50", "cifar", "cifar-run", &[RESNET]).succeeded();
     assert!(config(here, "cifar-run").contains("stem = \"small\""));
     let line = "train --init-from large-folder --init-skip fc.* --data cifar --run-dir tuned --steps 1 --batch-size 8";
-    let tuned = Everburn::new(here, line.split(' ')).run().succeeded();
-    let first = "of 10 classes, scaled to 24x32, in grey";
-    assert!(tuned.stdout.contains(first), "{tuned}");
+    let tuned = Everburn::line(here, line).succeed();
+    tuned.prints(["of 10 classes, scaled to 24x32, in grey"]);
     assert!(config(here, "tuned").contains("stem = \"large\""));
     assert!(!here.join("never").exists());
 }

@@ -21,7 +21,7 @@ fn write_table(file: &Path, rows: usize) {
 }
 
 fn everburn(here: &Path, line: &str) -> Everburn {
-    Everburn::new(here, line.split(' '))
+    Everburn::line(here, line)
 }
 
 fn values(ended: &Ended) -> Vec<serde_json::Value> {
@@ -37,31 +37,23 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     let here = folder.path();
     write_table(&here.join("houses.csv"), 600);
     let line = "train table --data houses.csv --set=table.target=price --batch-size 20 --epochs 12 --run-dir";
-    let ended = everburn(here, &format!("{line} run --ranks 2 --learning-rate 0.01"))
-        .run()
-        .succeeded();
+    let ended = everburn(here, &format!("{line} run --ranks 2 --learning-rate 0.01")).succeed();
     let first = "houses.csv, taken for a table: 540 training and 60 test rows, 3 features of 2 columns, to predict \
                  the number price";
-    assert!(ended.stdout.contains(first), "{ended}");
+    ended.prints([first]);
     let run = Run::new(here.join("run"));
     let losses = run.losses("validation");
     assert!(losses.last().unwrap().1 < 0.05, "{losses:?}");
-    everburn(here, "train --resume --run-dir run --epochs 13 --ranks 1")
-        .run()
-        .succeeded();
+    everburn(here, "train --resume --run-dir run --epochs 13 --ranks 1").succeed();
     assert_eq!(run.epochs(), 13);
     let wider =
         "train table --data houses.csv --set=table.target=price --init-from run --run-dir wider";
     let ended = everburn(here, wider).args(["--set", "table.hidden=[32, 32]"]);
     let help = "these are others: table.hidden = [32, 32] (was [64, 64]). Leave them as they were";
-    ended
-        .run()
-        .failed_with(2, &["it is a model of another size", help]);
+    ended.refused(&["it is a model of another size", help]);
     // Another table: other rows, another order of columns, no price.
     std::fs::write(here.join("new.csv"), "kind,area\nflat,100\nhouse,100\n").unwrap();
-    let predicted = everburn(here, "predict run --input new.csv")
-        .run()
-        .succeeded();
+    let predicted = everburn(here, "predict run --input new.csv").succeed();
     let prices = values(&predicted);
     assert_eq!(prices.len(), 2, "{predicted}");
     let prices = prices.iter().map(|price| price.as_f64().unwrap());
@@ -72,15 +64,12 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
         );
     }
     let classes = format!("{line} kinds --learning-rate 0.01").replace("=price", "=kind");
-    let ended = everburn(here, &classes).run().succeeded();
-    assert!(
-        ended.stdout.contains("to predict kind of 2 classes"),
-        "{ended}"
-    );
+    let ended = everburn(here, &classes).succeed();
+    ended.prints(["to predict kind of 2 classes"]);
     let accuracy = Run::new(here.join("kinds")).number("test_accuracy");
     assert!(accuracy > 0.9, "{accuracy}");
-    let none = everburn(here, "train table --data houses.csv --run-dir none").run();
-    none.failed_with(2, &["no column to predict is given", "table.target=COLUMN"]);
+    everburn(here, "train table --data houses.csv --run-dir none")
+        .refused(&["no column to predict is given", "table.target=COLUMN"]);
     std::fs::write(here.join("bad.csv"), "area,price\n1,2\nx,3\n").unwrap();
     let bad = everburn(
         here,
@@ -122,13 +111,9 @@ fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
              --set=data.stem=small {SMALL_RESNET} --batch-size 8 --validation-samples 6 --train-samples 32 --steps 3 \
              --log-every 1{more}"
         );
-        let ended = everburn(here, &line).run().succeeded();
-        let first = "32 training and 6 test images of 2 classes, scaled to 12x16, in grey";
-        assert!(ended.stdout.contains(first), "{ended}");
-        assert!(
-            ended.stdout.contains("taken for tar shards, 3 of them"),
-            "{ended}"
-        );
+        let ended = everburn(here, &line).succeed();
+        ended.prints(["32 training and 6 test images of 2 classes, scaled to 12x16, in grey"]);
+        ended.prints(["taken for tar shards, 3 of them"]);
         Run::new(here.join(run)).losses("step")
     };
     let one = losses("one", "shards", "");
@@ -138,8 +123,8 @@ fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
     );
     assert_eq!(one, losses("pattern", "shards/*.tar", " --workers 0"));
     std::fs::write(here.join("shards/stripes-001.tar"), member("x.png", b"")).unwrap();
-    let ended = everburn(here, "train resnet18 --data shards --run-dir none").run();
-    ended.failed_with(2, &["stripes-001.tar: x: it has no file `.cls`"]);
+    everburn(here, "train resnet18 --data shards --run-dir none")
+        .refused(&["stripes-001.tar: x: it has no file `.cls`"]);
 }
 
 #[test]
@@ -155,9 +140,8 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
     let train = |run: &str, data: &str| {
         let line =
             format!("train resnet18 --data {data} --run-dir {run} --ranks 2 --steps 2 {set}");
-        let ended = online(&line).run().succeeded();
-        let first = "54 training and 6 test images of 2 classes, scaled to 12x16";
-        assert!(ended.stdout.contains(first), "{ended}");
+        let ended = online(&line).succeed();
+        ended.prints(["54 training and 6 test images of 2 classes, scaled to 12x16"]);
         Run::new(here.join(run)).losses("step")
     };
     assert_eq!(train("disk", "shards"), train("server", &url));
@@ -166,7 +150,7 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
     // The position in the epoch is the same, wherever the shards are.
     let resume = |run: &str, more: &str| {
         let line = format!("train --resume --run-dir {run} --steps 4{more}");
-        online(&line).run().succeeded();
+        online(&line).succeed();
         Run::new(here.join(run)).losses("step")
     };
     let resumed = resume("server", " --data shards");
@@ -174,9 +158,7 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
     assert_eq!(resumed.len(), 4);
     // Below the line that names the data.
     let evaluated = |data: &str| {
-        let ended = online(&format!("eval disk --data {data}"))
-            .run()
-            .succeeded();
+        let ended = online(&format!("eval disk --data {data}")).succeed();
         ended
             .stdout
             .lines()
@@ -194,17 +176,15 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
         "stripes-003.tar`: the server answers 404 Not Found",
         "each file of a range",
     ];
-    online(&line).run().failed_with(2, &message);
+    online(&line).refused(&message);
     let offline = everburn(here, &format!("train resnet18 --run-dir none --data {url}"));
-    let offline = offline.env("EVERBURN_OFFLINE", "1").run();
-    offline.failed_with(2, &["EVERBURN_OFFLINE keeps away from the network"]);
+    offline
+        .env("EVERBURN_OFFLINE", "1")
+        .refused(&["EVERBURN_OFFLINE keeps away from the network"]);
     for task in ["resnet18", "mnist", "gpt-nano", "table"] {
         let line = format!("train {task} --run-dir none --data https://me:hunter2@h.org/a.tar");
-        let ended = online(&line).run();
-        ended.failed_with(
-            2,
-            &["https://***@h.org/a.tar: address: it has a user or a password"],
-        );
+        let ended = online(&line)
+            .refused(&["https://***@h.org/a.tar: address: it has a user or a password"]);
         assert!(!ended.stderr.contains("hunter2") && !ended.stdout.contains("hunter2"));
     }
     assert!(!here.join("none").exists());
@@ -219,49 +199,18 @@ fn a_path_of_another_kind_is_refused_with_the_task_that_takes_it() {
     std::fs::create_dir(here.join("flowers")).unwrap();
     std::fs::create_dir(here.join("flowers/roses")).unwrap();
     std::fs::write(here.join("novel.txt"), "once upon a time").unwrap();
-    for (task, data, message) in [
-        (
-            "resnet18",
-            "houses.csv",
-            "houses.csv is a table, and this model learns from images",
-        ),
-        (
-            "resnet18",
-            "novel.txt",
-            "gpt-nano, gpt2 and llama learn from it",
-        ),
-        (
-            "mnist",
-            "shards",
-            "shards is tar shards, and this model learns from grey images",
-        ),
-        (
-            "mnist",
-            "flowers",
-            "resnet18, resnet50 and vit learn from it",
-        ),
-        (
-            "mnist",
-            "cifar10",
-            "color images of 32 x 32 pixels, as resnet18, resnet50 and vit take",
-        ),
-        ("gpt-nano", "houses.csv", "the task `table` learns from it"),
-        (
-            "table",
-            "shards",
-            "resnet18, resnet50 and vit learn from it",
-        ),
-        (
-            "resnet18",
-            "mnist",
-            "--data mnist is not a set of color images",
-        ),
+    for line in [
+        "resnet18 --data houses.csv | houses.csv is a table, and this model learns from images",
+        "resnet18 --data novel.txt | gpt-nano, gpt2 and llama learn from it",
+        "mnist --data shards | shards is tar shards, and this model learns from grey images",
+        "mnist --data flowers | resnet18, resnet50 and vit learn from it",
+        "mnist --data cifar10 | color images of 32 x 32 pixels, as resnet18, resnet50 and vit take",
+        "gpt-nano --data houses.csv | the task `table` learns from it",
+        "table --set=table.target=price --data shards | resnet18, resnet50 and vit learn from it",
+        "resnet18 --data mnist | --data mnist is not a set of color images",
     ] {
-        let mut line = format!("train {task} --data {data} --run-dir run");
-        if task == "table" {
-            line.push_str(" --set=table.target=price");
-        }
-        everburn(here, &line).run().failed_with(2, &[message]);
+        let (training, message) = line.split_once(" | ").unwrap();
+        everburn(here, &format!("train {training} --run-dir run")).refused(&[message]);
         assert!(!here.join("run").exists());
     }
 }
@@ -284,7 +233,7 @@ fn cifar_has_a_small_stem_and_is_not_found_where_it_is_not() {
     write_cifar(&here.join("cifar"));
     let line =
         "train resnet18 --data cifar --run-dir run --batch-size 8 --validation-samples 8 --steps 1";
-    let ended = everburn(here, line).run().succeeded();
+    let ended = everburn(here, line).succeed();
     let first = "40 training and 8 test images of 10 classes, scaled to 32x32";
     assert!(
         ended.stdout.contains(first) && ended.stdout.contains("taken for an archive of CIFAR"),
@@ -292,24 +241,16 @@ fn cifar_has_a_small_stem_and_is_not_found_where_it_is_not() {
     );
     let config = Run::new(here.join("run")).text("config.toml");
     config.assert_contains(["stem = \"small\"", "size = 32"]);
-    everburn(here, "eval run").run().succeeded();
+    everburn(here, "eval run").succeed();
     let line = "train resnet18 --data cifar100 --data-dir cifar --run-dir none";
-    let nowhere = everburn(here, line).env("EVERBURN_OFFLINE", "1").run();
-    nowhere.failed_with(
-        2,
-        &[
-            "CIFAR-100 was not found",
-            "lacks cifar-100-binary.tar.gz",
-            "EVERBURN_OFFLINE",
-        ],
-    );
+    everburn(here, line).env("EVERBURN_OFFLINE", "1").refused(&[
+        "CIFAR-100 was not found",
+        "lacks cifar-100-binary.tar.gz",
+        "EVERBURN_OFFLINE",
+    ]);
     std::fs::write(here.join("cifar/cifar-100-binary.tar.gz"), "altered").unwrap();
-    let altered = everburn(here, line).run();
-    altered.failed_with(
-        2,
-        &[
-            "cifar-100-binary.tar.gz is not the published CIFAR-100 file",
-            "58a81ae192c23a4b",
-        ],
-    );
+    everburn(here, line).refused(&[
+        "cifar-100-binary.tar.gz is not the published CIFAR-100 file",
+        "58a81ae192c23a4b",
+    ]);
 }

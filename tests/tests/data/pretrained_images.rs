@@ -25,15 +25,15 @@ pub(super) fn stripes(here: &Path) {
 /// A folder of a trained model, named after it.
 pub(super) fn exported(here: &Path, model: &str, numbers: &str) {
     let run = format!("{model}-run");
-    train(here, model, numbers, &run).run().succeeded();
+    train(here, model, numbers, &run).succeed();
     let export = ["export", &run, "--to", "hugging-face", "--output", model];
-    Everburn::new(here, export).run().succeeded();
+    Everburn::new(here, export).succeed();
 }
 
 fn predictions(here: &Path, run: &str) -> Vec<Value> {
     let predict = ["predict", run, "--input", "stripes/val/down"];
     let predict = Everburn::new(here, predict).args(["--data", "stripes"]);
-    let ended = predict.run().succeeded();
+    let ended = predict.succeed();
     let lines = ended.stdout.lines().map(serde_json::from_str);
     lines.collect::<Result<_, _>>().unwrap()
 }
@@ -51,7 +51,7 @@ fn a_vision_transformer_learns_alike_on_one_rank_several_layers_in_parts_and_sta
     ]
     .map(|ranks| {
         let run = format!("run{}", ranks.join(""));
-        train(here, "vit", VIT, &run).args(ranks).run().succeeded();
+        train(here, "vit", VIT, &run).args(ranks).succeed();
         Run::new(here.join(run)).losses("step")
     });
     let [one, others @ ..] = losses;
@@ -79,7 +79,7 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
         exported(here, model, numbers);
         let back = format!("{model}-back");
         let import = ["import", model, "--run-dir", &back];
-        Everburn::new(here, import).run().succeeded();
+        Everburn::new(here, import).succeed();
         assert_eq!(
             predictions(here, &back),
             predictions(here, &format!("{model}-run"))
@@ -151,10 +151,8 @@ fn an_adapter_of_a_classifier_has_no_type_of_text() {
     let lora = "--lora 2 --lora-targets query,value --run-dir tuned".split(' ');
     let train = Everburn::new(here, train).args(lora);
     let few = ["--batch-size", "8", "--validation-samples", "4"];
-    train.args(few).run().succeeded();
-    Everburn::new(here, ["export", "tuned", "--adapter"])
-        .run()
-        .succeeded();
+    train.args(few).succeed();
+    Everburn::new(here, ["export", "tuned", "--adapter"]).succeed();
     let config = std::fs::read(here.join("tuned/adapter/adapter_config.json")).unwrap();
     let config: Value = serde_json::from_slice(&config).unwrap();
     assert!(config["task_type"].is_null(), "{config}");
@@ -181,12 +179,12 @@ fn what_a_vision_transformer_cannot_do_is_refused() {
             &["unknown key `vit.depth`", "layers"],
         ),
     ] {
-        let ended = train(here, "vit", numbers, "never").run();
-        ended.failed_with(2, expected);
+        train(here, "vit", numbers, "never").refused(expected);
     }
     let dropout = "vit={image_size=16,patch_size=8,width=16,layers=2,heads=2,dropout=0.1}";
     let ranks = ["--ranks", "2", "--mesh", "tensor=2"];
-    let ended = train(here, "vit", dropout, "never").args(ranks).run();
-    ended.failed_with(2, &["dropout of 0.1"]);
+    train(here, "vit", dropout, "never")
+        .args(ranks)
+        .refused(&["dropout of 0.1"]);
     assert!(!here.join("never").exists());
 }

@@ -82,7 +82,7 @@ fn a_decoder_trains_on_files_of_tokens_on_any_ranks_goes_on_and_writes() {
     assert!(first.starts_with("data: tokens, "), "{one}");
     assert!(first.contains("windows of 16 tokens"), "{one}");
     assert!(first.contains("as those of everburn tokenize"), "{one}");
-    assert!(one.stdout.contains("sample after step 4:"), "{one}");
+    one.prints(["sample after step 4:"]);
     let whole = hashes(here, "one");
     assert_eq!(whole.lines().count(), 8);
     train(here, "two", &["--steps", "8", "--ranks", "2"]).succeeded();
@@ -92,14 +92,14 @@ fn a_decoder_trains_on_files_of_tokens_on_any_ranks_goes_on_and_writes() {
     train(here, "run", &["--steps", "5", "--ranks", "2"]).succeeded();
     let again = ["train", "--resume", "--run-dir", "run", "--steps", "8"];
     let again = Everburn::new(here, again).args(["--ranks", "1"]);
-    again.run().succeeded();
+    again.succeed();
     assert_eq!(hashes(here, "run"), whole);
     let config = Run::new(here.join("run")).text("config.toml");
     for words in ["[text.shards]", "vocabulary = 300", "tokenizer_hash"] {
         assert!(config.contains(words), "{words}: {config}");
     }
     let flags = ["generate", "run", "--prompt", "The fire", "--tokens", "9"];
-    let written = Everburn::new(here, flags).run().succeeded().stdout;
+    let written = Everburn::new(here, flags).succeed().stdout;
     assert!(written.starts_with("The fire"), "{written}");
 }
 
@@ -114,20 +114,15 @@ fn a_run_goes_on_with_its_own_tokens_only() {
     let ended = tokenize(here, &[&flags[..], &["--output", "tokens"]].concat());
     ended.succeeded();
     let again = ["train", "--resume", "--run-dir", "run", "--steps", "4"];
-    let ended = Everburn::new(here, again).run();
-    ended.failed_with(2, &["the run began with", "tokens has 1 file of"]);
+    Everburn::new(here, again).refused(&["the run began with", "tokens has 1 file of"]);
     let other = Everburn::new(here, again).args(["--data", "corpus.txt"]);
-    other.run().failed_with(2, &["the run began with"]);
+    other.refused(&["the run began with"]);
     // It may be measured on others.
-    Everburn::new(here, ["eval", "run", "--data", "tokens"])
-        .run()
-        .succeeded();
+    Everburn::new(here, ["eval", "run", "--data", "tokens"]).succeed();
     // A new run may have the old one's configuration.
-    let line = ["train", "--config", "run/config.toml", "--data", "tokens"];
-    Everburn::new(here, line)
+    Everburn::line(here, "train --config run/config.toml --data tokens")
         .args(["--steps", "1", "--run-dir", "new"])
-        .run()
-        .succeeded();
+        .succeed();
 }
 
 #[test]
@@ -146,10 +141,9 @@ fn files_of_llm_c_train_with_a_vocabulary_and_show_no_text() {
     train(here, "none", &flags).failed_with(2, &messages);
     let known = ["--set", "gpt.vocabulary=400"];
     let ended = train(here, "run", &[&flags[..], &known].concat()).succeeded();
-    assert!(ended.stdout.contains("as those of llm.c"), "{ended}");
+    ended.prints(["as those of llm.c"]);
     assert!(!ended.stdout.contains("sample after"), "{ended}");
-    let written = Everburn::new(here, ["generate", "run"]).run();
-    written.failed_with(2, &["does not write text"]);
+    Everburn::new(here, ["generate", "run"]).refused(&["does not write text"]);
     // A token that the model does not know.
     let known = ["--set", "gpt.vocabulary=300"];
     let ended = train(here, "small", &[&flags[..], &known].concat());
@@ -163,7 +157,7 @@ fn files_of_llm_c_train_with_a_vocabulary_and_show_no_text() {
     let flags = ["--data", "nanogpt:raw.bin", "--steps", "1"];
     let known = ["--set", "gpt.vocabulary=400"];
     let ended = train(here, "raw", &[&flags[..], &known].concat()).succeeded();
-    assert!(ended.stdout.contains("as those of nanoGPT"), "{ended}");
+    ended.prints(["as those of nanoGPT"]);
 }
 
 #[test]

@@ -73,8 +73,7 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
     let steps = hashes.len().to_string();
     train(folder.path(), "undisturbed", &ENDLESS)
         .args(["--steps", &steps])
-        .run()
-        .succeeded();
+        .succeed();
     let text = Run::new(folder.path().join("undisturbed")).text("hashes.jsonl");
     assert_eq!(text.lines().collect::<Vec<_>>(), hashes);
 }
@@ -129,8 +128,7 @@ fn with_etcd_machine_0_may_be_lost_too_and_a_member_of_etcd_and_the_same_is_lear
     let steps = learnt.iter().map(step).max().unwrap().to_string();
     train(folder.path(), "undisturbed", &ENDLESS)
         .args(["--steps", &steps])
-        .run()
-        .succeeded();
+        .succeed();
     let expected: BTreeSet<_> = lines("undisturbed").into_iter().collect();
     let differs = learnt.iter().find(|line| !expected.contains(*line));
     assert!(differs.is_none(), "{differs:?}");

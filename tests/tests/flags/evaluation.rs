@@ -16,8 +16,8 @@ fn threads(process: Process) -> Vec<String> {
 
 /// An evaluation of a run that lasts a moment, on two ranks.
 fn evaluation(folder: &std::path::Path, flags: &[&str]) -> Everburn {
-    Everburn::new(folder, ["eval", "run", "--ranks", "2", "--json"])
-        .args(["--data", "synthetic", "--test-samples", "40000"])
+    Everburn::line(folder, "eval run --ranks 2 --json --data synthetic")
+        .words("--test-samples 40000")
         .args(flags)
 }
 
@@ -58,9 +58,7 @@ fn what_an_evaluation_has_no_use_for_is_refused() {
             "--set data.nothing=5: unknown key",
         ),
     ] {
-        evaluation(folder.path(), &flags)
-            .run()
-            .failed_with(2, &[message]);
+        evaluation(folder.path(), &flags).refused(&[message]);
     }
 }
 
@@ -70,7 +68,7 @@ fn settings_of_the_task_are_set_as_flags_set_them() {
     train(folder.path(), "mlp", "run", &["--steps", "1"]);
     let tested = |ranks: &str, how: &[&str]| {
         let job = Everburn::new(folder.path(), ["eval", "run", "--json", "--ranks", ranks]);
-        job.args(how.iter().copied()).run().succeeded().stdout
+        job.args(how.iter().copied()).succeed().stdout
     };
     let flags = tested("1", &["--data", "synthetic", "--test-samples", "30"]);
     let keys = ["data.name=synthetic", "data.test_samples=30"];

@@ -1,6 +1,6 @@
 //! Flags that find a value in place of a training.
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{Ended, Everburn, Run, assert_refused};
 use serde_json::Value;
 
 use crate::FEW;
@@ -14,8 +14,7 @@ fn find(folder: &std::path::Path, flag: &str, ranks: &str, file: &str) -> (Ended
                 .filter(|word| !["--batch-size", "32"].contains(word)),
         )
         .args(["--run-dir", &name, "--ranks", ranks])
-        .run()
-        .succeeded();
+        .succeed();
     let run = Run::new(folder.join(name));
     // Nothing was trained.
     for trained in ["model.safetensors", "metrics.jsonl", "report.json"] {
@@ -36,7 +35,7 @@ fn a_learning_rate_is_found_by_all_ranks_together_and_nothing_is_trained() {
         assert!(suggestion > 1e-7 && suggestion <= 1.0, "{ended}");
         let line = format!("suggested learning rate: {suggestion:.2e} ");
         assert!(ended.stdout.contains(&line), "{line} is not in {ended}");
-        assert!(ended.stdout.contains("learning rate  "), "{ended}");
+        ended.prints(["learning rate  "]);
         let warned = "a sweep of 100 steps has only ";
         assert!(ranks != "1" || ended.stderr.contains(warned), "{ended}");
         let plot = run.text("learning-rate.svg");
@@ -65,10 +64,9 @@ fn where_the_loss_never_falls_no_learning_rate_is_suggested() {
     for ranks in ["1", "2"] {
         // Each batch has all samples, and no step changes a weight.
         let ended = Everburn::new(folder.path(), ["train", "mlp", "--find-learning-rate"])
-            .args(["--data", "synthetic", "--train-samples", "106"])
-            .args(["--validation-samples", "10", "--test-samples", "10"])
-            .args(["--batch-size", "96", "--optimizer", "sgd"])
-            .args(["--max-gradient-norm", "1e-20"])
+            .words("--data synthetic --train-samples 106")
+            .words("--validation-samples 10 --test-samples 10 --batch-size 96 --optimizer sgd")
+            .words("--max-gradient-norm 1e-20")
             .args(["--run-dir", ranks, "--ranks", ranks])
             .run();
         let told =
@@ -90,8 +88,7 @@ fn a_batch_size_is_found_by_all_ranks_together_and_nothing_is_trained() {
         assert_eq!(found["search"]["largest"], 96, "{ended}");
         assert_eq!(found["search"]["limit"], "samples");
         assert_eq!(found["search"]["confirmed"], true);
-        let largest = "largest batch size: 96, limited by the number of training samples";
-        assert!(ended.stdout.contains(largest), "{ended}");
+        ended.prints(["largest batch size: 96, limited by the number of training samples"]);
         let tried = found["search"]["tried"].as_array().unwrap();
         assert_eq!(tried[0]["batch_size"].to_string(), ranks);
         assert!(
@@ -104,60 +101,26 @@ fn a_batch_size_is_found_by_all_ranks_together_and_nothing_is_trained() {
             tried.iter().any(|size| size["batch_size"] == *suggestion),
             "{found}"
         );
-        assert!(
-            ended
-                .stdout
-                .contains(&format!("suggested batch size: {suggestion} ")),
-            "{ended}"
-        );
+        ended.prints([&format!("suggested batch size: {suggestion} ")]);
     }
 }
 
 #[test]
 fn a_finder_is_refused_with_what_it_cannot_measure() {
-    let folder = tempfile::tempdir().unwrap();
-    for (flags, message) in [
-        (
-            &["--find-batch-size", "--find-learning-rate"][..],
-            "cannot be used with",
-        ),
-        (
-            &["--find-batch-size", "--batch-size", "8"],
-            "cannot be used with",
-        ),
-        (
-            &["--find-learning-rate", "--run-dir", "a", "--resume"],
-            "cannot be used with",
-        ),
-        (
-            &["--find-learning-rate", "--ranks", "2", "--elastic", "1:2"],
-            "cannot be used with",
-        ),
-        (&["--find-learning-rate", "--warmup"], "cannot be used with"),
-        (&["--find-batch-size", "--plan"], "cannot be used with"),
-        (
-            &["--find-batch-size", "--ranks", "2", "--pipeline", "2"],
-            "the whole model",
-        ),
-        (
-            &["--find-learning-rate", "--ranks", "2", "--local-steps", "5"],
-            "--local-steps",
-        ),
-        (
-            &["--find-batch-size", "--ranks", "2", "--balance", "3,1"],
-            "by hand",
-        ),
-        (
-            &["--find-batch-size", "--ranks", "2", "--balance", "auto"],
-            "a finder measures equal shares",
-        ),
-        (
-            &["--find-learning-rate", "--chaos", "stall=0@step:1"],
-            "faults would be measured",
-        ),
-    ] {
-        let refused = Everburn::train(folder.path(), "mlp").args(flags).run();
-        refused.failed_with(2, &[message]);
-    }
-    assert!(!folder.path().join("runs").exists());
+    assert_refused(
+        "mlp",
+        "
+        --find-batch-size --find-learning-rate | cannot be used with
+        --find-batch-size --batch-size 8 | cannot be used with
+        --find-learning-rate --run-dir a --resume | cannot be used with
+        --find-learning-rate --ranks 2 --elastic 1:2 | cannot be used with
+        --find-learning-rate --warmup | cannot be used with
+        --find-batch-size --plan | cannot be used with
+        --find-batch-size --ranks 2 --pipeline 2 | the whole model
+        --find-learning-rate --ranks 2 --local-steps 5 | --local-steps
+        --find-batch-size --ranks 2 --balance 3,1 | by hand
+        --find-batch-size --ranks 2 --balance auto | a finder measures equal shares
+        --find-learning-rate --chaos stall=0@step:1 | faults would be measured
+        ",
+    );
 }

@@ -16,13 +16,12 @@ const SMALL: &str = "model = \"gpt-nano\"\n\
 fn train(folder: &Path, run: &str, flags: &[&str]) -> Run {
     let train = ["train", "--config", "small.toml", "--run-dir", run];
     let train = Everburn::new(folder, train).args(flags);
-    train.run().succeeded();
+    train.succeed();
     Run::new(folder.join(run))
 }
 
 fn losses(run: &Run) -> Vec<f64> {
-    let losses = run.losses("step").into_iter();
-    losses.map(|(_, loss)| loss).collect()
+    run.values("step", "loss")
 }
 
 /// How far two lists of numbers are apart.
@@ -36,7 +35,7 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
 fn tensors(folder: &Path, run: &str) -> BTreeMap<String, Vec<u8>> {
     let file = format!("{run}.safetensors");
     let export = ["export", run, "--to", "safetensors", "--output", &file];
-    Everburn::new(folder, export).run().succeeded();
+    Everburn::new(folder, export).succeed();
     let tensors = tensors_of(&folder.join(file)).into_iter();
     tensors.map(|(name, (_, bytes))| (name, bytes)).collect()
 }
@@ -75,8 +74,8 @@ fn rows((shape, bytes): &(Vec<usize>, Vec<u8>)) -> Vec<Vec<f64>> {
 
 fn test_loss(folder: &Path, run: &str, flags: &[&str]) -> f64 {
     let eval = Everburn::new(folder, ["eval", run, "--json"]).args(flags);
-    let ended = eval.run().succeeded();
-    let result: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let ended = eval.succeed();
+    let result = ended.json();
     result["test_loss"].as_f64().unwrap()
 }
 
@@ -105,8 +104,7 @@ fn low_rank_factors_are_trained_beside_pretrained_weights_and_merged() {
         "parts",
         &[&lora[..], &["--epochs", "1", "--lr-schedule", "constant"]].concat(),
     );
-    let resume = ["train", "--run-dir", "parts", "--resume", "--epochs", "2"];
-    Everburn::new(here, resume).run().succeeded();
+    Everburn::line(here, "train --run-dir parts --resume --epochs 2").succeed();
     let whole = train(
         here,
         "whole",
@@ -156,47 +154,26 @@ fn low_rank_adaptation_that_cannot_be_is_refused() {
     std::fs::write(here.join("small.toml"), SMALL).unwrap();
     train(here, "base", &["--steps", "1"]);
     for (flags, message) in [
-        (&["--lora", "2"][..], "--lora adapts pretrained weights"),
-        (&["--init-from", "base", "--lora", "0"], "and be at least 1"),
+        ("--lora 2", "--lora adapts pretrained weights"),
+        ("--init-from base --lora 0", "and be at least 1"),
+        ("--init-from base --lora-alpha 4", "--lora must be given"),
         (
-            &["--init-from", "base", "--lora-alpha", "4"],
-            "--lora must be given",
-        ),
-        (
-            &["--init-from", "base", "--lora", "2", "--lora-alpha", "0"],
+            "--init-from base --lora 2 --lora-alpha 0",
             "alpha must be a number above 0",
         ),
         (
-            &[
-                "--init-from",
-                "base",
-                "--lora",
-                "2",
-                "--lora-targets",
-                "query",
-            ],
+            "--init-from base --lora 2 --lora-targets query",
             "names no layer that factors can be put beside",
         ),
+        ("--init-from base --lora 2 --ema 0.9", "do not go together"),
         (
-            &["--init-from", "base", "--lora", "2", "--ema", "0.9"],
-            "do not go together",
-        ),
-        (
-            &[
-                "--init-from",
-                "base",
-                "--lora",
-                "2",
-                "--ranks",
-                "2",
-                "--pipeline",
-                "2",
-            ],
+            "--init-from base --lora 2 --ranks 2 --pipeline 2",
             "do not go together",
         ),
     ] {
-        let train = ["train", "--config", "small.toml", "--run-dir", "never"];
-        let ended = Everburn::new(here, train).args(flags).run();
+        let ended = Everburn::line(here, "train --config small.toml --run-dir never")
+            .words(flags)
+            .run();
         ended.failed_with(ended.code().max(1), &[message]);
     }
 }
@@ -332,10 +309,9 @@ fn learning_rates_fall_from_layer_to_layer() {
         assert!((found - factor).abs() < 0.02 * factor, "{name}: {found}");
     }
     for (flags, message) in [
-        (&["gpt-nano", "--layer-decay", "0"][..], "layer_decay"),
-        (&["mnist", "--layer-decay", "0.5"], "one list of layers"),
+        ("train gpt-nano --layer-decay 0", "layer_decay"),
+        ("train mnist --layer-decay 0.5", "one list of layers"),
     ] {
-        let ended = Everburn::new(here, ["train"]).args(flags).run();
-        ended.failed_with(2, &[message]);
+        Everburn::line(here, flags).refused(&[message]);
     }
 }

@@ -1,7 +1,7 @@
 //! Flags about the learning rate, gradients and averages.
 
 use crate::recording::Recording;
-use crate::{are_near, losses, of_steps, train};
+use crate::{are_near, losses, train};
 
 /// A model that hardly moves has the loss of its first weights in each step, if each reads all samples.
 #[test]
@@ -20,7 +20,7 @@ fn gradients_are_scaled_down_to_the_largest_norm() {
     let (free, _) = train("free", &[]);
     assert!(free.metrics()[0]["gradient_norm"].is_null());
     let (held, _) = train("held", &["--max-gradient-norm", "1e-6"]);
-    let norms = of_steps(&held, "gradient_norm");
+    let norms = held.values("step", "gradient_norm");
     assert!(norms.iter().all(|norm| *norm > 1e-3), "{norms:?}");
     let (free, held) = (losses(&free), losses(&held));
     assert!(are_near(&held, &[held[0]; 3]), "{held:?}");
@@ -60,7 +60,7 @@ fn a_schedule_of_the_learning_rate_ends_where_it_is_told_to() {
             name,
             &[&always[..], &["--lr-schedule", name], flags].concat(),
         );
-        let rates = of_steps(&run, "learning_rate");
+        let rates = run.values("step", "learning_rate");
         assert_eq!(rates.len(), 5, "{ended}");
         assert!((rates[0] - 0.008).abs() < 1e-9, "{rates:?}");
         rates
@@ -87,8 +87,7 @@ fn an_average_that_ranks_share_is_the_same_average() {
             .args(["--run-dir", name])
             .args(flags)
             .env("EVERBURN_LOG", "warn,everburn=debug")
-            .run()
-            .succeeded();
+            .succeed();
         let path = folder.path().join(name);
         let kept = [0, 1].map(|rank| {
             let log = std::fs::read_to_string(path.join(format!("logs/rank-{rank}.log"))).unwrap();

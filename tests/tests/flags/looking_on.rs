@@ -14,8 +14,7 @@ fn who_knows_the_jobs_token_can_look_on_over_the_network() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--monitor", "127.0.0.1:0", "--job-token", TOKEN];
     let job = Everburn::train_for_long(folder.path(), "mlp")
-        .args(["--ranks", "2", "--run-dir", "run"])
-        .args(["--kernel-cache", "kernels", "--no-dashboard"])
+        .words("--ranks 2 --run-dir run --kernel-cache kernels --no-dashboard")
         .args(flags)
         .start();
     let run = Run::new(folder.path().join("run"));
@@ -47,25 +46,20 @@ fn who_knows_the_jobs_token_can_look_on_over_the_network() {
 #[test]
 fn prometheus_reads_the_figures_of_a_run_with_its_credential() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = Everburn::train(folder.path(), "mlp")
+    Everburn::train(folder.path(), "mlp")
         .args(["--run-dir", "refused", "--prometheus", "127.0.0.1:0"])
-        .run();
-    refused.failed_with(
-        2,
-        &[
+        .refused(&[
             "--prometheus 127.0.0.1:0 needs a job token",
             "--prometheus-token",
-        ],
-    );
+        ]);
     let printed = Everburn::new(folder.path(), ["monitor", "--prometheus-token"])
         .env("EVERBURN_JOB_TOKEN", TOKEN)
-        .run()
-        .succeeded();
+        .succeed();
     let credential = printed.stdout.trim();
     assert!(credential.len() == 64 && credential != TOKEN, "{printed}");
 
     let job = Everburn::train_for_long(folder.path(), "mlp")
-        .args("--ranks 2 --run-dir run --prometheus 127.0.0.1:0".split(' '))
+        .words("--ranks 2 --run-dir run --prometheus 127.0.0.1:0")
         .args(["--job-token", TOKEN])
         .start();
     let run = Run::new(folder.path().join("run"));

@@ -41,33 +41,19 @@ fn train(folder: &Path, model: &str, name: &str, flags: &[&str]) -> (Run, Ended)
         .args(FEW)
         .args(["--run-dir", name])
         .args(flags)
-        .run()
-        .succeeded();
+        .succeed();
     (Run::new(folder.join(name)), ended)
 }
 
 /// The losses of all steps, to the bit.
 fn losses(run: &Run) -> Vec<f64> {
-    let losses = run.losses("step").into_iter();
-    losses.map(|(_, loss)| loss).collect()
+    run.values("step", "loss")
 }
 
 /// Whether all losses are the same but for rounding.
 fn are_near(left: &[f64], right: &[f64]) -> bool {
     let mut pairs = left.iter().zip(right);
     left.len() == right.len() && pairs.all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs())
-}
-
-/// A number of each step's line in `metrics.jsonl`.
-fn of_steps(run: &Run, name: &str) -> Vec<f64> {
-    let lines = run.metrics().into_iter();
-    let steps = lines.filter(|line| line["kind"] == "step");
-    let numbers = steps.map(|line| {
-        line[name]
-            .as_f64()
-            .unwrap_or_else(|| panic!("no {name} in {line}"))
-    });
-    numbers.collect()
 }
 
 /// What the system says of a rank that lives, in a file of `/proc/PID`.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Run, assert_refused};
 use serde_json::Value;
 
 use crate::{are_near, losses, train};
@@ -69,10 +69,7 @@ fn ranks_share_samples_by_weights_or_speed_and_learn_the_same() {
     let weighted = train("weighted", &["--epochs", "2", "--balance", "3,1"]);
     assert_eq!(samples(&weighted), [24, 8]);
     for kind in ["step", "validation"] {
-        let [ours, theirs] = [&equal, &weighted].map(|run| {
-            let losses = run.losses(kind).into_iter();
-            losses.map(|(_, loss)| loss).collect::<Vec<_>>()
-        });
+        let [ours, theirs] = [&equal, &weighted].map(|run| run.values(kind, "loss"));
         assert!(are_near(&ours, &theirs), "{kind}: {ours:?} {theirs:?}");
     }
     // After step 20 shares may be any, and are those of all samples.
@@ -101,18 +98,11 @@ fn ranks_share_samples_by_weights_or_speed_and_learn_the_same() {
 
 #[test]
 fn shares_that_cannot_be_are_refused_before_anything_starts() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |flags: &[&str], messages: &[&str]| {
-        let words = ["train", "mlp", "--data", "synthetic", "--ranks", "2"];
-        let ended = Everburn::new(folder.path(), words).args(flags).run();
-        ended.failed_with(2, messages);
-    };
-    refused(
-        &["--balance", "3,1,1"],
-        &["--balance 3,1,1 is for 3 ranks, and there are 2"],
-    );
-    refused(
-        &["--balance", "auto", "--local-steps", "4"],
-        &["--balance auto and --local-steps 4 do not go together"],
+    assert_refused(
+        "mlp",
+        "
+        --ranks 2 --balance 3,1,1 | --balance 3,1,1 is for 3 ranks, and there are 2
+        --ranks 2 --balance auto --local-steps 4 | --balance auto and --local-steps 4 do not go together
+        ",
     );
 }

@@ -42,7 +42,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
     let pairs = questions(here, true);
     let train = |name: &str, flags: &[&str]| {
         let train = ["train", "--config", "answering.toml", "--run-dir", name];
-        let ended = Everburn::new(here, train).args(flags).run().succeeded();
+        let ended = Everburn::new(here, train).args(flags).succeed();
         (Run::new(here.join(name)), ended)
     };
     let (alone, ended) = train("run", &["--epochs", "40"]);
@@ -74,25 +74,20 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
         assert!((least..=most).contains(&predictions), "{line}");
     }
 
-    let chat = ["chat", "run", "--temperature", "0", "--tokens", "40"];
     let input = "two\n\none\n/reset\nthree\n?\nthree";
-    let ended = Everburn::new(here, chat).input(input).run().succeeded();
+    let ended = Everburn::line(here, "chat run --temperature 0 --tokens 40")
+        .input(input)
+        .succeed();
     let answers = ended.stdout.lines().collect::<Vec<_>>();
     let [uno, dos, tres] = pairs.map(|(_, answer)| answer);
     assert_eq!(answers, [dos, uno, tres, "", tres], "{ended}");
-    assert!(
-        ended.stderr.contains("'?', which is none of the"),
-        "{ended}"
-    );
-    assert!(ended.stderr.contains(" tokens, "), "{ended}");
+    ended.warns(["'?', which is none of the", " tokens, "]);
     // A conversation is one text: what the cache has is what a whole text would give.
     let said = "<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\ndos.<|im_end|>\n\
         <|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n";
-    let generate = ["generate", "run", "--temperature", "0", "--tokens", "40"];
-    let whole = Everburn::new(here, generate)
+    let whole = Everburn::line(here, "generate run --temperature 0 --tokens 40")
         .args(["--stop", "<|im_end|>", "--prompt", said])
-        .run()
-        .succeeded();
+        .succeed();
     assert_eq!(
         whole.stdout.trim_end(),
         format!("{said}{}", answers[1]).trim_end()
@@ -100,7 +95,7 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
 
     // A conversation that is longer than the context continues.
     let long = "two\n".repeat(6);
-    let ended = Everburn::new(here, chat).input(&long).run().succeeded();
+    let ended = Everburn::new(here, chat).input(&long).succeed();
     let forgets = "longer than the model's context of 160 tokens";
     assert_eq!(ended.stderr.matches(forgets).count(), 1, "{ended}");
 }
@@ -113,10 +108,11 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
     let pairs = questions(here, false);
     let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
     let train = Everburn::new(here, train).args(["--epochs", "30"]);
-    train.run().succeeded();
-    let chat = ["chat", "run", "--temperature", "0", "--tokens", "40"];
+    train.succeed();
     let input = pairs.map(|(question, _)| question).join("\n");
-    let ended = Everburn::new(here, chat).input(&input).run().succeeded();
+    let ended = Everburn::line(here, "chat run --temperature 0 --tokens 40")
+        .input(&input)
+        .succeed();
     let expected = pairs.map(|(_, answer)| answer);
     assert_eq!(
         ended.stdout.lines().collect::<Vec<_>>(),
@@ -134,7 +130,7 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
     ];
     let generate = |flags: &[&str]| {
         let generate = Everburn::new(here, ["generate", "run", "--tokens", "30"]);
-        generate.args(flags).run().succeeded()
+        generate.args(flags).succeed()
     };
     for temperature in ["0", "0.9"] {
         let how = ["--temperature", temperature, "--stop", "!", "--seed", "5"];
@@ -146,7 +142,7 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
         let several = several.each_ref().map(String::as_str);
         let together = generate(&[&how[..], &several].concat());
         assert_eq!(together.stdout, alone.join("\n"), "{temperature}");
-        assert!(together.stderr.contains(" tokens, "), "{together}");
+        together.warns([" tokens, "]);
         std::fs::write(here.join("prompts.txt"), prompts.join("\n\n")).unwrap();
         let flags = ["--prompts", "prompts.txt", "--batch-size", "2"];
         assert_eq!(
@@ -173,10 +169,9 @@ fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_star
     questions(here, false);
     let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
     let train = Everburn::new(here, train).args(["--steps", "1"]);
-    train.run().succeeded();
+    train.succeed();
     let refused = |arguments: &[&str], messages: &[&str]| {
-        let ended = Everburn::new(here, arguments).run();
-        ended.failed_with(2, messages);
+        Everburn::new(here, arguments).refused(messages);
     };
     std::fs::write(here.join("prompts.txt"), "one\n").unwrap();
     refused(&["generate", "run", "--prompts", "nowhere"], &["nowhere"]);
@@ -231,7 +226,7 @@ fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_star
         &cut[..],
     ]
     .concat();
-    Everburn::new(here, cut).run().succeeded();
+    Everburn::new(here, cut).succeed();
     let messages = ["--data-on-device", "different lengths"];
     let on_device = [
         &train[..],

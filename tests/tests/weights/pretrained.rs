@@ -17,9 +17,9 @@ fn pretrained_with(here: &Path, model: &str, size: &str, tokenizer: &str) {
     let train = train
         .args(few)
         .args(["--batch-size", "8", "--validation-samples", "0"]);
-    train.args(["--steps", "1"]).run().succeeded();
+    train.args(["--steps", "1"]).succeed();
     let export = ["export", "made", "--to", "hugging-face", "--output", model];
-    Everburn::new(here, export).run().succeeded();
+    Everburn::new(here, export).succeed();
 }
 
 #[test]
@@ -31,12 +31,11 @@ fn a_pretrained_model_is_found_by_its_folder() {
         "gpt2",
         "gpt={width=16,layers=2,heads=2,context=16,dropout=0.0}",
     );
-    let import = ["import", "gpt2", "--tokenizer", "byte", "--run-dir", "back"];
-    Everburn::new(here, import).run().succeeded();
+    Everburn::line(here, "import gpt2 --tokenizer byte --run-dir back").succeed();
     let generate = |run: &str| {
         let generate = ["generate", run, "--prompt", "The", "--tokens", "30"];
         let sampled = Everburn::new(here, generate).args(["--top-k", "40", "--top-p", "0.95"]);
-        sampled.run().succeeded().stdout
+        sampled.succeed().stdout
     };
     assert_eq!(generate("back"), generate("made"));
     // A text to stop at is not shown.
@@ -46,17 +45,15 @@ fn a_pretrained_model_is_found_by_its_folder() {
         "generate", "made", "--prompt", "The", "--tokens", "30", "--top-k", "40",
     ];
     let generate = Everburn::new(here, generate).args(["--top-p", "0.95", "--stop", &stop]);
-    let cut = generate.run().succeeded().stdout;
+    let cut = generate.succeed().stdout;
     let expected = whole.find(&stop).unwrap();
     assert_eq!(cut.trim_end_matches('\n'), &whole[..expected]);
     // What exists is not written over.
-    let export = ["export", "back", "--to", "hugging-face", "--output", "gpt2"];
-    let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["there is something already"]);
+    Everburn::line(here, "export back --to hugging-face --output gpt2")
+        .refused(&["there is something already"]);
     // Another model than the folder's.
-    let import = ["import", "gpt2", "llama", "--tokenizer", "byte"];
-    let ended = Everburn::new(here, import).run();
-    ended.failed_with(2, &["model of type `gpt2`, and llama is another"]);
+    Everburn::line(here, "import gpt2 llama --tokenizer byte")
+        .refused(&["model of type `gpt2`, and llama is another"]);
 }
 
 /// A small decoder of the tests below.
@@ -64,14 +61,15 @@ const SMALL_GPT: &str = "gpt={width=16,layers=1,heads=2,context=16,dropout=0.0}"
 
 /// `import gpt2`, into the run `run`.
 fn import(here: &Path, more: &[&str]) -> Ended {
-    let import = ["import", "gpt2", "--run-dir", "run"];
-    Everburn::new(here, import).args(more).run()
+    Everburn::line(here, "import gpt2 --run-dir run")
+        .args(more)
+        .run()
 }
 
 /// What the export of a run to transformers says.
 fn export(here: &Path, run: &str, to: &str) -> String {
     let export = ["export", run, "--to", "hugging-face", "--output", to];
-    Everburn::new(here, export).run().succeeded().stdout
+    Everburn::new(here, export).succeed().stdout
 }
 
 fn read(file: &Path) -> serde_json::Value {
@@ -95,8 +93,7 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
     write_text(here);
     let train =
         "train --init-from gpt2 --data my.txt --steps 1 --set text.window=8 --run-dir never";
-    let train = Everburn::new(here, train.split(' ')).run();
-    train.failed_with(2, &["gpt2 has no tokenizer.json"]);
+    let train = Everburn::line(here, train).refused(&["gpt2 has no tokenizer.json"]);
     assert_eq!(train.stdout, "", "nothing is said of the data before");
     own["bos_token_id"] = 1.into();
     own["eos_token_id"] = serde_json::json!([2, 3]);
@@ -123,12 +120,12 @@ fn a_language_model_without_a_tokenizer_keeps_its_special_tokens() {
     ended.failed_with(2, &["the tokenizer has 256 tokens, and the model 255"]);
     let train = "train --init-from gpt2 --tokenizer byte --data my.txt --steps 1 --set text.window=8 --run-dir never";
     for ranks in ["1", "2"] {
-        let train = Everburn::new(here, train.split(' ')).args(["--ranks", ranks]);
+        let train = Everburn::line(here, train).args(["--ranks", ranks]);
         let messages = [
             "the tokenizer of the data has 256 tokens, and the pretrained model 255",
             "name the tokenizer that the model learned with",
         ];
-        train.run().failed_with(2, &messages);
+        train.refused(&messages);
     }
     assert!(!here.join("never").exists());
 }
@@ -151,14 +148,10 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     write_text(here);
     let train = "train --init-from gpt2 --tokenizer other.json --data my.txt --steps 1 --set text.window=8 \
                  --run-dir never";
-    let train = Everburn::new(here, train.split(' ')).run();
-    train.failed_with(
-        2,
-        &[
-            "the model learned from the tokens of ",
-            "where token 2 is \"#\"",
-        ],
-    );
+    Everburn::line(here, train).refused(&[
+        "the model learned from the tokens of ",
+        "where token 2 is \"#\"",
+    ]);
     let config = here.join("gpt2/config.json");
     let mut own = read(&config);
     own["bos_token_id"] = 1.into();
@@ -174,8 +167,8 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     import(here, &[]).succeeded();
     write_text(here);
     let tune = "train --init-from run --data my.txt --steps 1 --batch-size 4 --validation-samples 0 --run-dir tuned";
-    let tune = Everburn::new(here, tune.split(' ')).args(["--set", "text.window=8"]);
-    tune.run().succeeded();
+    let tune = Everburn::line(here, tune).args(["--set", "text.window=8"]);
+    tune.succeed();
     let told = export(here, "tuned", "out");
     assert!(!told.contains("no tokenizer.json"), "{told}");
     let out = here.join("out");
@@ -209,8 +202,7 @@ fn a_damaged_pretrained_model_is_refused_by_its_file() {
     let [sound_weights, sound_config] =
         [&weights, &config].map(|path| std::fs::read(path).unwrap());
     let run = || {
-        let import = "import gpt2 --tokenizer byte --run-dir never".split(' ');
-        let ended = Everburn::new(here, import).run();
+        let ended = Everburn::line(here, "import gpt2 --tokenizer byte --run-dir never").run();
         assert!(!ended.stderr.contains("panicked"), "{ended}");
         assert_eq!(here.join("never").exists(), ended.code() == 0, "{ended}");
         ended
@@ -235,38 +227,23 @@ fn a_damaged_pretrained_model_is_refused_by_its_file() {
     }
     std::fs::write(&weights, &sound_weights).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&sound_config).unwrap();
-    for (key, value, expected) in [
-        (
-            "n_embd",
-            serde_json::json!(16),
-            "n_embd is 16 in config.json, and 8 in model.safetensors",
-        ),
-        ("n_embd", serde_json::json!(1_u64 << 40), "at most"),
-        (
-            "n_layer",
-            serde_json::json!(2),
-            "n_layer is 2 in config.json, and 1 in model.safetensors",
-        ),
-        (
-            "vocab_size",
-            serde_json::json!(300),
-            "config.json and model.safetensors contradict each other",
-        ),
-        ("n_layer", serde_json::json!(1_000_000), "number of layers"),
-        ("n_head", serde_json::json!(0), "number of heads"),
-        ("n_head", serde_json::json!(5), "n_head = 5"),
-        ("vocab_size", serde_json::json!("many"), "vocab_size"),
-        ("model_type", serde_json::json!("bert"), "no model here"),
-        (
-            "activation_function",
-            serde_json::json!("relu"),
-            "activation_function",
-        ),
+    for line in [
+        "n_embd | 16 | n_embd is 16 in config.json, and 8 in model.safetensors",
+        "n_embd | 1099511627776 | at most",
+        "n_layer | 2 | n_layer is 2 in config.json, and 1 in model.safetensors",
+        "vocab_size | 300 | config.json and model.safetensors contradict each other",
+        "n_layer | 1000000 | number of layers",
+        "n_head | 0 | number of heads",
+        "n_head | 5 | n_head = 5",
+        "vocab_size | \"many\" | vocab_size",
+        "model_type | \"bert\" | no model here",
+        "activation_function | \"relu\" | activation_function",
     ] {
+        let words: Vec<_> = line.split(" | ").collect();
         let mut other = json.clone();
-        other[key] = value;
+        other[words[0]] = serde_json::from_str(words[1]).unwrap();
         std::fs::write(&config, other.to_string()).unwrap();
-        refused(expected);
+        refused(words[2]);
     }
     for text in ["", "{", "[1, 2]", "null", "\u{0}"] {
         std::fs::write(&config, text).unwrap();
@@ -298,8 +275,7 @@ fn an_index_that_names_other_files_is_refused() {
         ("{}", "weight_map"),
     ] {
         std::fs::write(&index, text).unwrap();
-        let import = "import gpt2 --tokenizer byte --run-dir never".split(' ');
-        let ended = Everburn::new(here, import).run();
+        let ended = Everburn::line(here, "import gpt2 --tokenizer byte --run-dir never").run();
         assert!(!ended.stderr.contains("panicked"), "{ended}");
         assert!(!here.join("never").exists(), "{ended}");
         ended.failed_with(ended.code().max(1), &[expected]);

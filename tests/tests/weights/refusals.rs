@@ -9,7 +9,7 @@ fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() 
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
-    begun.run().succeeded();
+    begun.succeed();
     let weights = [
         "a/model.safetensors",
         "a/checkpoints/epoch-0001/model.safetensors",
@@ -24,9 +24,9 @@ fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() 
     ];
     for from in ["a", "a/model.safetensors", "a/checkpoints/epoch-0001"] {
         let train = Everburn::train(here, "mnist").args(["--init-from", from]);
-        train.run().failed_with(2, &messages);
+        train.refused(&messages);
         let import = ["import", from, "mnist"];
-        Everburn::new(here, import).run().failed_with(2, &messages);
+        Everburn::new(here, import).refused(&messages);
     }
     assert!(!here.join("runs").exists());
 }
@@ -36,12 +36,7 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     run_of_mlp(here);
-    Everburn::new(
-        here,
-        ["export", "a", "--to", "pytorch", "--output", "mlp.pt"],
-    )
-    .run()
-    .succeeded();
+    Everburn::line(here, "export a --to pytorch --output mlp.pt").succeed();
     let messages = [
         "the weights in",
         "mlp.pt are not this model's:",
@@ -52,20 +47,16 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     ];
     for ranks in ["1", "2"] {
         let train = Everburn::train(here, "mnist").args(["--init-from", "mlp.pt"]);
-        train
-            .args(["--ranks", ranks])
-            .run()
-            .failed_with(2, &messages);
+        train.args(["--ranks", ranks]).refused(&messages);
     }
-    let import = ["import", "mlp.pt", "mnist"];
-    Everburn::new(here, import).run().failed_with(2, &messages);
+    Everburn::line(here, "import mlp.pt mnist").refused(&messages);
     assert!(!here.join("runs").exists());
 }
 
 /// A run `a` of one step of `mlp`.
 fn run_of_mlp(here: &Path) {
     let ended = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", "a"]);
-    ended.run().succeeded();
+    ended.succeed();
 }
 
 #[test]
@@ -82,45 +73,36 @@ fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
             "--to hugging-face",
         ],
     );
-    let by_name = Everburn::new(here, ["export", "a", "--output", "named.pth"]).run();
-    by_name.succeeded();
+    Everburn::new(here, ["export", "a", "--output", "named.pth"]).succeed();
     assert!(here.join("named.pth").is_file());
     // The name is a habit of PyTorch's examples.
     std::fs::rename(here.join("named.pth"), here.join("named.pth.tar")).unwrap();
-    let import = ["import", "named.pth.tar", "mlp", "--run-dir", "of-tar"];
-    Everburn::new(here, import).run().succeeded();
-    let export = ["export", "a", "--to", "safetensors", "--output", "a.pt"];
-    let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["a.pt does not end in .safetensors"]);
-    let export = ["export", "a", "--to", "pytorch", "--output", "a.weights"];
-    let ended = Everburn::new(here, export).run();
-    ended.failed_with(2, &["a.weights does not end in .pt, .pth"]);
+    Everburn::line(here, "import named.pth.tar mlp --run-dir of-tar").succeed();
+    Everburn::line(here, "export a --to safetensors --output a.pt")
+        .refused(&["a.pt does not end in .safetensors"]);
+    Everburn::line(here, "export a --to pytorch --output a.weights")
+        .refused(&["a.weights does not end in .pt, .pth"]);
+    let messages = [
+        "ONNX is not written",
+        "export to a .pt file",
+        "torch.onnx.export",
+    ];
     for flags in [
-        ["--output", "a.onnx"].as_slice(),
-        &["--to", "pytorch", "--output", "a.onnx"],
-        &["--output", "M.ONNX"],
-        &["--to", "onnx"],
+        "--output a.onnx",
+        "--to pytorch --output a.onnx",
+        "--output M.ONNX",
+        "--to onnx",
     ] {
-        let ended = Everburn::new(here, ["export", "a"]).args(flags).run();
-        ended.failed_with(
-            2,
-            &[
-                "ONNX is not written",
-                "export to a .pt file",
-                "torch.onnx.export",
-            ],
-        );
+        Everburn::line(here, "export a")
+            .words(flags)
+            .refused(&messages);
     }
     // Letters of either case, in what is read and what is written.
-    let export = ["export", "a", "--output", "CAPITALS.PT"];
-    Everburn::new(here, export).run().succeeded();
-    let import = ["import", "CAPITALS.PT", "mlp", "--run-dir", "of-capitals"];
-    Everburn::new(here, import).run().succeeded();
+    Everburn::line(here, "export a --output CAPITALS.PT").succeed();
+    Everburn::line(here, "import CAPITALS.PT mlp --run-dir of-capitals").succeed();
     std::fs::write(here.join("M.ONNX"), b"any").unwrap();
-    let import = ["import", "M.ONNX", "mlp", "--run-dir", "of-onnx"];
-    Everburn::new(here, import)
-        .run()
-        .failed_with(2, &["ONNX is none of these", "torch.save("]);
+    Everburn::line(here, "import M.ONNX mlp --run-dir of-onnx")
+        .refused(&["ONNX is none of these", "torch.save("]);
 }
 
 #[test]
@@ -131,26 +113,22 @@ fn what_is_in_the_place_of_an_export_is_refused_before_the_model_is_read() {
     std::fs::create_dir(here.join("folder.pt")).unwrap();
     std::fs::write(here.join("a/model.safetensors"), b"damaged").unwrap();
     for (flags, told) in [
+        ("--to pytorch", "--output folder.pt is a folder"),
         (
-            ["--to", "pytorch"].as_slice(),
-            "--output folder.pt is a folder",
-        ),
-        (
-            [].as_slice(),
+            "",
             "name a file in it, such as folder.pt/state-dict.safetensors",
         ),
         (
-            ["--to", "hugging-face"].as_slice(),
+            "--to hugging-face",
             "--output folder.pt: there is something already",
         ),
         (
-            ["--adapter"].as_slice(),
+            "--adapter",
             "--output folder.pt: there is something already",
         ),
     ] {
-        let export = ["export", "a", "--output", "folder.pt"];
-        let ended = Everburn::new(here, export).args(flags).run();
-        ended.failed_with(2, &[told]);
+        let export = Everburn::line(here, "export a --output folder.pt");
+        export.words(flags).refused(&[told]);
     }
 }
 
@@ -166,15 +144,14 @@ fn a_file_in_the_place_of_an_export_is_replaced_by_force_alone() {
         "--output weights.pt is there already",
         "--force replaces it; or name another file",
     ];
-    Everburn::new(here, export).run().failed_with(2, &messages);
+    Everburn::new(here, export).refused(&messages);
     assert_eq!(std::fs::read(&own).unwrap(), b"of somebody else");
     let forced = Everburn::new(here, export).args(["--force"]);
-    forced.run().succeeded();
+    forced.succeed();
     assert_ne!(std::fs::read(&own).unwrap(), b"of somebody else");
     // In the run's folder it is the run's own.
     for _ in 0..2 {
-        let export = ["export", "a", "--to", "pytorch"];
-        Everburn::new(here, export).run().succeeded();
+        Everburn::line(here, "export a --to pytorch").succeed();
     }
 }
 
@@ -207,7 +184,7 @@ fn a_strangers_file_is_refused_and_not_a_machines_memory() {
         // Far more than it needs, and far less than what these files ask for.
         let limited = ["-c", "ulimit -v 6000000; exec \"$@\"", "sh"];
         let import = Everburn::new(here, import).by(here, Path::new("sh"), limited);
-        import.run().failed_with(2, messages);
+        import.refused(messages);
     };
     // `weight`, all of a storage of this many floats.
     let tensor = |elements: i32| {
@@ -253,52 +230,47 @@ fn a_strangers_file_is_refused_and_not_a_machines_memory() {
 fn what_names_no_model_is_refused_by_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let refused = |line: &[&str], messages: &[&str]| {
-        Everburn::new(here, line.to_vec())
-            .run()
-            .failed_with(2, messages);
+    let refused = |line: &str, messages: &[&str]| {
+        Everburn::line(here, line).refused(messages);
     };
     let hub = "meta-llama/Llama-3.2-1B";
     let none = format!("{hub}: there is no such file or folder");
-    let from = ["train", "--init-from", hub, "--data", "my.txt"];
+    let from = format!("train --init-from {hub} --data my.txt");
     refused(&from, &[&none, "hf download NAME --local-dir FOLDER"]);
     refused(
-        &["import", "hf/llmaa"],
+        "import hf/llmaa",
         &["hf/llmaa: there is no such file or folder"],
     );
     let missing = "none.pth failed: there is no such file or folder";
-    refused(&["import", "none.pth", "resnet18"], &[missing]);
+    refused("import none.pth resnet18", &[missing]);
 
     // An empty `state`, and empty `param_groups`.
     let optimizer = b"\x80\x02}(X\x05\0\0\0state}X\x0c\0\0\0param_groups]u.";
     std::fs::write(here.join("opt.pt"), saved(optimizer, &[])).unwrap();
     let state = "it is the state of an optimizer, and has no weights of a model";
-    refused(&["import", "opt.pt", "resnet18"], &[state]);
+    refused("import opt.pt resnet18", &[state]);
 
     std::fs::create_dir(here.join("w")).unwrap();
     refused(
-        &["import", "w"],
+        "import w",
         &["w has no config.json", "import FILE resnet18"],
     );
     std::fs::write(here.join("w/tokenizer.json"), "{}").unwrap();
-    refused(&["import", "w"], &["import FILE llama --tokenizer"]);
+    refused("import w", &["import FILE llama --tokenizer"]);
     std::fs::remove_file(here.join("w/tokenizer.json")).unwrap();
     std::fs::write(here.join("w/r10.pt"), "weights").unwrap();
     let of_folder = [
         "it is a folder, and no state dict",
         "name a file in it, such as w/r10.pt",
     ];
-    refused(&["import", "w", "resnet18"], &of_folder);
+    refused("import w resnet18", &of_folder);
     let of_file = ["w/r10.pt", "it is a file", "import FILE MODEL"];
-    refused(&["eval", "w/r10.pt"], &of_file);
+    refused("eval w/r10.pt", &of_file);
     let nameless = "w/r10.pt is a file of weights, and has no name of a model";
-    refused(
-        &["train", "--init-from", "w/r10.pt"],
-        &[nameless, "name the model"],
-    );
+    refused("train --init-from w/r10.pt", &[nameless, "name the model"]);
     std::fs::write(here.join("w/config.json"), "{}").unwrap();
-    refused(&["import", "w/r10.pt"], &[nameless, "give its folder, w,"]);
+    refused("import w/r10.pt", &[nameless, "give its folder, w,"]);
     std::fs::rename(here.join("w/r10.pt"), here.join("w/r10.safetensors")).unwrap();
     let no_header = "it is cut off: it has 7 bytes; was it copied whole?";
-    refused(&["import", "w/r10.safetensors", "mlp"], &[no_header]);
+    refused("import w/r10.safetensors mlp", &[no_header]);
 }

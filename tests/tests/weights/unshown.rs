@@ -11,15 +11,14 @@ fn pretrained(here: &Path) {
     let train = ["train", "gpt2", "--tokenizer", "byte", "--set", size];
     let few = "--data embedded --train-samples 8 --test-samples 4 --batch-size 8 --validation-samples 0 --steps 1 \
                --run-dir made";
-    let train = Everburn::new(here, train).args(few.split(' '));
-    train.run().succeeded();
-    let export = "export made --to hugging-face --output gpt2".split(' ');
-    Everburn::new(here, export).run().succeeded();
+    let train = Everburn::new(here, train).words(few);
+    train.succeed();
+    Everburn::line(here, "export made --to hugging-face --output gpt2").succeed();
 }
 
 fn import(here: &Path, line: &str) -> Ended {
     let import = format!("import {line} --tokenizer byte");
-    Everburn::new(here, import.split(' ')).run()
+    Everburn::line(here, import).run()
 }
 
 fn heads(here: &Path, run: &str) -> usize {
@@ -71,8 +70,7 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
     let train = format!(
         "train gpt2 --init-from alone.safetensors {sizes} --tokenizer byte --steps 1 --run-dir never"
     );
-    let train = Everburn::new(here, train.split(' ')).run();
-    train.failed_with(2, &["gpt.width is set and gpt.heads is not"]);
+    Everburn::line(here, train).refused(&["gpt.width is set and gpt.heads is not"]);
     assert!(!here.join("never").exists());
     let set = import(
         here,
@@ -80,20 +78,16 @@ fn a_file_beside_its_config_json_is_read_as_its_folder_and_alone_it_asks_for_hea
     );
     let line = "gpt.activation = \"gelu\": a file of weights does not show these";
     let set = set.succeeded();
-    assert!(set.stdout.contains(line), "{set}");
+    set.prints([line]);
     assert_eq!(heads(here, "d"), 2);
     // A run's configuration has all.
     let of_run = "alone.safetensors --config made/config.toml --run-dir e";
     import(here, of_run).succeeded();
     assert_eq!(heads(here, "e"), 2);
-    let unknown = Everburn::new(here, ["import", "alone.safetensors", "gpt2"]).run();
-    unknown.failed_with(
-        2,
-        &[
-            "the sizes and the tokens of this gpt2 are not known",
-            "--tokenizer",
-        ],
-    );
+    Everburn::new(here, ["import", "alone.safetensors", "gpt2"]).refused(&[
+        "the sizes and the tokens of this gpt2 are not known",
+        "--tokenizer",
+    ]);
 }
 
 #[test]
@@ -109,7 +103,7 @@ fn a_file_of_weights_whose_sizes_are_all_set_asks_for_the_tokenizer() {
     let sizes = "--set gpt.width=24 --set gpt.layers=1 --set gpt.heads=2 --set gpt.context=16 --set gpt.vocabulary=256";
     let import = |more: &str| {
         let import = format!("import alone.safetensors gpt2 {sizes} {more}");
-        Everburn::new(here, import.split_whitespace()).run()
+        Everburn::line(here, import).run()
     };
     let unknown = [
         "the tokens of this gpt2 are not known: a state dict does not have them",
@@ -125,7 +119,7 @@ fn a_file_of_weights_whose_sizes_are_all_set_asks_for_the_tokenizer() {
     let generate = |run: &str| {
         let generate = ["generate", run, "--prompt", "The", "--tokens", "8"];
         let greedy = Everburn::new(here, generate).args(["--temperature", "0"]);
-        greedy.run().succeeded().stdout
+        greedy.succeed().stdout
     };
     assert_eq!(generate("a"), generate("made"));
 }
@@ -177,7 +171,6 @@ fn a_training_that_is_refused_leaves_no_folder() {
     let here = folder.path();
     pretrained(here);
     let train = "train --init-from made --data embedded --steps 1 --lora 2 --lora-targets nothere --run-dir never";
-    let train = Everburn::new(here, train.split(' ')).run();
-    train.failed_with(2, &["--lora-targets nothere names no layer"]);
+    Everburn::line(here, train).refused(&["--lora-targets nothere names no layer"]);
     assert!(!here.join("never").exists());
 }

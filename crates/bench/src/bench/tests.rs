@@ -1,5 +1,7 @@
 //! Tests of `bench`.
 
+use everburn_tests::AssertContains;
+
 use super::*;
 
 fn words(line: &str) -> Vec<OsString> {
@@ -38,24 +40,14 @@ fn folders_of_killed_runs_go() {
 }
 
 #[test]
-fn train_is_meant_where_nothing_is_named() {
+fn train_is_meant_where_nothing_is_named_and_an_unknown_name_is_refused() {
     for line in ["", "train", "train --ranks 1", "--ranks 1"] {
         let words = words(line);
-        let Asked::Run(bench, rest) = asked_for(&words) else {
-            panic!("{line}: not run")
-        };
+        let (bench, rest) = named(&words).unwrap();
         assert_eq!(bench.name, "train");
         assert_eq!(rest.len(), if line.contains("--ranks") { 2 } else { 0 });
     }
-    assert!(matches!(asked_for(&words("--list")), Asked::List));
-}
-
-#[test]
-fn an_unknown_name_is_named_and_the_known_ones_are_listed() {
-    let words = words("lunch --ranks 2");
-    let Asked::Unknown(name) = asked_for(&words) else {
-        panic!("lunch is known")
-    };
-    assert_eq!(name, "lunch");
-    assert!(listing().contains("\n  train "), "{}", listing());
+    let unknown = named(&words("lunch --ranks 2")).map(|(bench, _)| bench.name);
+    let refusal = unknown.unwrap_err().to_string();
+    refusal.assert_contains(["no benchmark `lunch`", "\n  train "]);
 }

@@ -8,7 +8,6 @@ mod plot;
 pub(crate) mod rank;
 mod rows;
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -20,7 +19,7 @@ use self::peer_ranks::{PeerRanks, times_of};
 use self::plot::panels;
 use self::rank::Order;
 use self::rows::{
-    CollectiveMeasurement, Ground, PeerTimes, Times, gigabytes_per_second, table, to_csv, to_json,
+    CollectiveMeasurement, Ground, PeerTimes, Times, gigabytes_per_second, table, to_json,
 };
 use crate::bench::{Bench, Setup, write_file};
 use crate::chart::svg;
@@ -29,6 +28,7 @@ use crate::job::{Job, JobContext};
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::peers::Peer;
+use crate::rounds::each_once;
 
 /// Calls before those that count, on both sides.
 const WARM_UP: usize = 3;
@@ -42,10 +42,6 @@ impl Bench for CollectivesBench {
         "time and GB/s of collectives by size, ranks and transport; --against gloo,mpi";
 
     type Results = CollectiveResults;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn check(&self) -> Result<(), Failure> {
         self.check_options()
@@ -80,15 +76,7 @@ impl Bench for CollectivesBench {
         to_json(&results.measured, delay, machine)
     }
 
-    fn write_more(
-        &self,
-        results: &CollectiveResults,
-        setup: &Setup,
-        rows: &Value,
-    ) -> Result<(), Failure> {
-        if let Some(file) = &self.csv {
-            write_file(file, &to_csv(rows))?;
-        }
+    fn write_more(&self, results: &CollectiveResults, setup: &Setup) -> Result<(), Failure> {
         let Some(file) = &self.plot else {
             return Ok(());
         };
@@ -99,8 +87,7 @@ impl Bench for CollectivesBench {
         };
         let panels = panels(&results.measured, &setup.peers);
         let title = "Collectives by size of the message";
-        write_file(file, &svg(title, &subtitle, &panels))?;
-        write_file(&file.with_extension("csv"), &to_csv(rows))
+        write_file(file, &svg(title, &subtitle, &panels))
     }
 }
 
@@ -150,7 +137,7 @@ impl Sweep<'_> {
                 }
             }));
             let measured = &mut results.measured[first..];
-            for round in 1..=self.options.rounds {
+            for round in 0..self.options.rounds {
                 self.add_round(round, &task, measured, &mut jobs, &mut peers)?;
             }
             for line in measured {
@@ -162,11 +149,11 @@ impl Sweep<'_> {
             results.delay = network.delay();
         }
         for job in jobs {
-            job.finish(self.options.common.patience())?;
+            job.finish(self.setup.patience)?;
         }
         peers
             .into_iter()
-            .try_for_each(|ranks| ranks.finish(self.options.common.patience()))
+            .try_for_each(|ranks| ranks.finish(self.setup.patience))
     }
 
     fn start<'b>(&'b self, context: JobContext<'b>, way: &Way) -> Result<Job<'b>, Failure> {
@@ -185,8 +172,7 @@ impl Sweep<'_> {
         })
     }
 
-    /// Each peer once, and each way once: in every other round ours first, because who comes first has the caches of
-    /// whoever came before. `measured` and `jobs` are in the order of the ways.
+    /// Each peer once, and our ways once. `measured` and `jobs` are in the order of the ways.
     fn add_round(
         &self,
         round: usize,
@@ -195,38 +181,26 @@ impl Sweep<'_> {
         jobs: &mut [Job<'_>],
         peers: &mut [PeerRanks<'_>],
     ) -> Result<(), Failure> {
-        if round.is_multiple_of(2) {
-            self.add_ours(task, measured, jobs)?;
-            self.add_peers(task, measured, peers)?;
-        } else {
-            self.add_peers(task, measured, peers)?;
-            self.add_ours(task, measured, jobs)?;
-        }
+        let (bytes, patience) = (task.bytes.0, self.setup.patience);
+        let theirs = match task.operation {
+            PEERS_OPERATION => peers.len(),
+            _ => 0,
+        };
+        each_once(round, theirs + 1, |side| {
+            if side == theirs {
+                return self.add_ours(task, measured, jobs);
+            }
+            let times = peers[side].measure(bytes, WARM_UP, repeats(bytes), patience)?;
+            for line in measured.iter_mut() {
+                line.peers[side].times.0.push(times.clone());
+            }
+            Ok(())
+        })?;
         if !self.options.over_links() {
-            let bytes = task.bytes.0;
             let alone = self.memcpy(&mut jobs[0], bytes, false)?;
             let each = self.memcpy(&mut jobs[0], bytes, true)?;
             for line in measured {
                 line.ground.add_copies(alone, each);
-            }
-        }
-        Ok(())
-    }
-
-    fn add_peers(
-        &self,
-        task: &Task,
-        measured: &mut [CollectiveMeasurement],
-        peers: &mut [PeerRanks<'_>],
-    ) -> Result<(), Failure> {
-        if task.operation != PEERS_OPERATION {
-            return Ok(());
-        }
-        let (bytes, patience) = (task.bytes.0, self.options.common.patience());
-        for (index, ranks) in peers.iter_mut().enumerate() {
-            let times = ranks.measure(bytes, WARM_UP, repeats(bytes), patience)?;
-            for line in measured.iter_mut() {
-                line.peers[index].times.0.push(times.clone());
             }
         }
         Ok(())
@@ -238,7 +212,7 @@ impl Sweep<'_> {
         measured: &mut [CollectiveMeasurement],
         jobs: &mut [Job<'_>],
     ) -> Result<(), Failure> {
-        let (bytes, patience) = (task.bytes.0, self.options.common.patience());
+        let (bytes, patience) = (task.bytes.0, self.setup.patience);
         let repeats = repeats(bytes);
         let order = json!(Order::Collective {
             operation: task.operation,
@@ -257,7 +231,7 @@ impl Sweep<'_> {
     fn memcpy(&self, job: &mut Job<'_>, bytes: u64, everyone: bool) -> Result<f64, Failure> {
         let bytes = bytes as usize;
         let order = json!(Order::Memcpy { bytes, everyone });
-        slowest(&job.ranks.ask(&order, self.options.common.patience())?)
+        slowest(&job.ranks.ask(&order, self.setup.patience)?)
     }
 
     /// What plain TCP makes of the links.
@@ -266,7 +240,7 @@ impl Sweep<'_> {
         let bytes = (link * STREAM_SECONDS) as u64;
         let mut stream = |everyone: bool| {
             let order = json!(Order::Stream { bytes, everyone });
-            slowest(&job.ranks.ask(&order, self.options.common.patience())?)
+            slowest(&job.ranks.ask(&order, self.setup.patience)?)
         };
         Ok(Ground {
             link: Some(link),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use super::rank::Operation;
-use crate::bench::{Common, at_least_1, check_place};
+use crate::bench::{at_least_1, check_place};
 use crate::failure::Failure;
 use crate::network::LinkOptions;
 use crate::peers::{Peer, one_of};
@@ -26,13 +26,6 @@ pub(super) const PEERS_OPERATION: Operation = Operation::AllReduce;
 /// lines of a size are measured in turn, and that some rounds long, so that a slow minute of the
 /// machine falls on all. A peer that is missing is refused at the start.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench collectives",
-    after_help = "Environment:\n  \
-        EVERBURN_PYTHON    the Python that can import torch, for --against gloo [default: python3]\n  \
-        PATH               has mpicc and mpirun, for --against mpi\n  \
-        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
-)]
 pub(crate) struct CollectivesBench {
     /// How many ranks exchange [default: 2,4; over links 4].
     #[arg(long, value_delimiter = ',')]
@@ -68,16 +61,9 @@ pub(crate) struct CollectivesBench {
     #[command(flatten)]
     pub(super) link: LinkOptions,
 
-    /// Write the rows as comma-separated values.
-    #[arg(long, value_name = "FILE")]
-    pub(super) csv: Option<PathBuf>,
-
-    /// Draw GB/s by size, and write the numbers beside it as FILE with the ending csv.
+    /// Draw GB/s by size.
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(super) common: Common<300>,
 }
 
 /// Ranks that exchange in one way.
@@ -168,13 +154,8 @@ impl CollectivesBench {
             );
         }
         self.link.check(self.transport.iter().map(String::as_str))?;
-        let files = [("--csv", &self.csv), ("--plot", &self.plot)];
-        let named = files
-            .into_iter()
-            .filter_map(|(flag, file)| Some((flag, file.as_ref()?)));
-        named
-            .into_iter()
-            .try_for_each(|(flag, file)| check_place(flag, file))
+        let plot = self.plot.as_deref();
+        plot.map_or(Ok(()), |file| check_place("--plot", file))
     }
 }
 
@@ -241,7 +222,7 @@ mod tests {
         assert!(wrong("--ranks 1").contains("--ranks 1"));
         assert!(wrong("--link 1gbit --transport shm").contains("--transport tcp"));
         assert!(wrong("--plot /does/not/exist/a.svg").contains("--plot /does/not/exist/a.svg"));
-        assert!(options("--csv a.csv --link 1gbit").check_options().is_ok());
+        assert!(options("--plot a.svg --link 1gbit").check_options().is_ok());
         let refused = |line: &str| {
             let words = std::iter::once("x").chain(line.split_whitespace());
             CollectivesBench::try_parse_from(words).is_err()

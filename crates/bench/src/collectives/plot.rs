@@ -28,7 +28,7 @@ pub(super) fn panels(all: &[CollectiveMeasurement], peers: &[FoundPeer]) -> Vec<
             (bytes, row.algorithm_bandwidth()),
         );
         for (found, peer) in peers.iter().zip(&row.peers) {
-            if let Some(summary) = peer.summary {
+            if let Some(summary) = peer {
                 let rate = gigabytes_per_second(bytes, summary.p50);
                 add_point(&mut panels[at], found.full_name(), true, (bytes, rate));
             }

@@ -1,13 +1,14 @@
-//! What `bench collectives` found: as a table, as JSON and as comma-separated values.
+//! What `bench collectives` found: as a table and as JSON.
 
-use everburn_record::statistics::{Spread, median, median_ratio, percentile};
+use everburn_record::statistics::{median, percentile};
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::cost::{bytes_each_way, link_bound_us, memory_bound_us};
 use super::options::{PEERS, Task, Way};
 use crate::cells::{mark, times};
-use crate::peers::{Peer, to_fastest};
+use crate::peers::Peer;
+use crate::rounds::Beside;
 
 /// The measurements of a line.
 #[derive(Debug, Clone)]
@@ -60,8 +61,6 @@ pub(super) struct Summary {
     pub(super) p10: f64,
     pub(super) p50: f64,
     pub(super) p90: f64,
-    /// Whether the rounds agree.
-    pub(super) steady: bool,
 }
 
 impl Ground {
@@ -88,14 +87,12 @@ impl Times {
 
     /// `None` where nothing was measured.
     pub(super) fn summary(&self) -> Option<Summary> {
-        let of_rounds = Spread::of(&self.medians())?;
         let all: Vec<f64> = self.0.iter().flatten().copied().collect();
         Some(Summary {
             p10: percentile(&all, 0.1)?,
             // The median of the rounds' medians: one bad round does not move it.
-            p50: of_rounds.median,
+            p50: median(&self.medians())?,
             p90: percentile(&all, 0.9)?,
-            steady: of_rounds.is_steady(),
         })
     }
 }
@@ -105,32 +102,15 @@ impl Times {
 pub(super) struct Row<'a> {
     pub(super) measured: &'a CollectiveMeasurement,
     pub(super) ours: Summary,
-    /// In the order of the measurement's.
-    pub(super) peers: Vec<PeerSummary>,
+    /// In the order of the measurement's; nothing where a peer was not measured.
+    pub(super) peers: Vec<Option<Summary>>,
+    /// The medians of the rounds.
+    medians: Beside,
     /// The least microseconds that the ground allows.
     pub(super) bound_us: Option<f64>,
 }
 
-/// What a line says of a peer; nothing where it was not measured.
-#[derive(Debug)]
-pub(super) struct PeerSummary {
-    pub(super) peer: Peer,
-    pub(super) summary: Option<Summary>,
-    mean: Option<f64>,
-    /// How many times as fast as the peer we are.
-    ratio: Option<f64>,
-}
-
 impl Row<'_> {
-    fn is_steady(&self) -> bool {
-        let mut peers = self.peers.iter().filter_map(|peer| peer.summary);
-        self.ours.steady && peers.all(|summary| summary.steady)
-    }
-
-    fn to_fastest(&self) -> Option<f64> {
-        to_fastest(self.peers.iter().map(|peer| peer.ratio))
-    }
-
     /// Bytes of the message by time, in GB/s.
     pub(super) fn algorithm_bandwidth(&self) -> f64 {
         gigabytes_per_second(self.measured.task.bytes.0, self.ours.p50)
@@ -155,50 +135,35 @@ pub(super) fn gigabytes_per_second(bytes: u64, microseconds: f64) -> f64 {
 }
 
 pub(super) fn rows(all: &[CollectiveMeasurement]) -> Vec<Row<'_>> {
-    let row = |measured: &'_ CollectiveMeasurement| {
-        let CollectiveMeasurement {
-            way, task, ground, ..
-        } = measured;
-        let moved = bytes_each_way(
-            task.operation,
-            way.algorithm.as_deref(),
-            way.ranks,
-            task.bytes.0,
-        );
-        let bound_us = match (ground.link, ground.memcpy_each) {
-            (Some(link), _) => moved.map(|moved| link_bound_us(moved, link)),
-            (None, Some(memcpy)) => moved.map(|moved| memory_bound_us(moved, memcpy)),
-            (None, None) => None,
-        };
-        Some((measured.ours.summary()?, bound_us))
-    };
-    all.iter()
-        .filter_map(|measured| {
-            let (ours, bound_us) = row(measured)?;
-            Some(Row {
-                measured,
-                ours,
-                peers: measured
-                    .peers
-                    .iter()
-                    .map(|peer| summary_of(peer, measured))
-                    .collect(),
-                bound_us,
-            })
-        })
-        .collect()
+    all.iter().filter_map(row).collect()
 }
 
-fn summary_of(
-    PeerTimes { peer, times }: &PeerTimes,
-    measured: &CollectiveMeasurement,
-) -> PeerSummary {
-    PeerSummary {
-        peer: *peer,
-        summary: times.summary(),
-        mean: times.mean(),
-        ratio: median_ratio(&times.medians(), &measured.ours.medians()),
-    }
+fn row(measured: &CollectiveMeasurement) -> Option<Row<'_>> {
+    let CollectiveMeasurement {
+        way,
+        task,
+        ours,
+        peers,
+        ground,
+    } = measured;
+    let algorithm = way.algorithm.as_deref();
+    let moved = bytes_each_way(task.operation, algorithm, way.ranks, task.bytes.0);
+    let bound_us = match (ground.link, ground.memcpy_each) {
+        (Some(link), _) => moved.map(|moved| link_bound_us(moved, link)),
+        (None, Some(memcpy)) => moved.map(|moved| memory_bound_us(moved, memcpy)),
+        (None, None) => None,
+    };
+    Some(Row {
+        measured,
+        ours: ours.summary()?,
+        peers: peers.iter().map(|peer| peer.times.summary()).collect(),
+        medians: Beside {
+            are_rates: false,
+            ours: ours.medians(),
+            peers: peers.iter().map(|peer| peer.times.medians()).collect(),
+        },
+        bound_us,
+    })
 }
 
 /// The result for a reader.
@@ -234,19 +199,19 @@ pub(super) fn table(all: &[CollectiveMeasurement]) -> String {
                 task.bytes.to_string(),
             ];
             cells.extend(time_cells(Some(row.ours), task.bytes.0));
-            for peer in &row.peers {
-                cells.extend(time_cells(peer.summary, task.bytes.0));
-                cells.push(times(peer.ratio));
+            for (peer, ratio) in row.peers.iter().zip(row.medians.ratios()) {
+                cells.extend(time_cells(*peer, task.bytes.0));
+                cells.push(times(ratio));
             }
             if names.len() > 1 {
-                cells.push(times(row.to_fastest()));
+                cells.push(times(row.medians.to_fastest()));
             }
             cells.push(row.bound_us.map_or_else(dash, microseconds));
             cells.push(row.share_of_bound().map_or_else(dash, percent));
             if links {
                 cells.push(row.share_of_stream().map_or_else(dash, percent));
             }
-            cells.push(mark(row.is_steady()));
+            cells.push(mark(row.medians.is_steady()));
             cells
         })
         .collect();
@@ -290,8 +255,8 @@ pub(super) fn to_json(
             way,
             task,
             ours,
+            peers,
             ground,
-            ..
         } = row.measured;
         let giga = |rate: Option<f64>| rate.map(|rate| rate / 1e9);
         let mut object = json!({
@@ -307,7 +272,7 @@ pub(super) fn to_json(
             "p90_us": row.ours.p90,
             "algbw_gbps": row.algorithm_bandwidth(),
             "mean_us": ours.mean(),
-            "ratio": row.to_fastest(),
+            "ratio": row.medians.to_fastest(),
             "memcpy_gbps": giga(ground.memcpy_alone),
             "memcpy_each_gbps": giga(ground.memcpy_each),
             "link_gbps": giga(ground.link),
@@ -317,21 +282,21 @@ pub(super) fn to_json(
             "bound_us": row.bound_us,
             "bound_reached": row.share_of_bound(),
             "stream_reached": row.share_of_stream(),
-            "steady": row.is_steady(),
+            "steady": row.medians.is_steady(),
             "machine": machine,
         });
         // All rows have all columns, whoever was measured.
         for peer in PEERS {
-            let found = row.peers.iter().find(|found| found.peer == peer);
-            let summary = found.and_then(|found| found.summary);
+            let at = peers.iter().position(|found| found.peer == peer);
+            let summary = at.and_then(|at| row.peers[at]);
             let bandwidth = |p50| gigabytes_per_second(task.bytes.0, p50);
             for (column, value) in [
                 ("p50_us", summary.map(|summary| summary.p50)),
                 ("p10_us", summary.map(|summary| summary.p10)),
                 ("p90_us", summary.map(|summary| summary.p90)),
-                ("mean_us", found.and_then(|found| found.mean)),
+                ("mean_us", at.and_then(|at| peers[at].times.mean())),
                 ("algbw_gbps", summary.map(|summary| bandwidth(summary.p50))),
-                ("ratio", found.and_then(|found| found.ratio)),
+                ("ratio", at.and_then(|at| row.medians.ratios().nth(at)?)),
             ] {
                 object[format!("{}_{column}", peer.name())] = json!(value);
             }
@@ -341,51 +306,5 @@ pub(super) fn to_json(
     rows(all).iter().map(object).collect()
 }
 
-/// The columns of comma-separated values that come first; the others follow by name.
-const FIRST_COLUMNS: [&str; 12] = [
-    "operation",
-    "ranks",
-    "transport",
-    "algorithm",
-    "bytes",
-    "p50_us",
-    "p10_us",
-    "p90_us",
-    "algbw_gbps",
-    "gloo_p50_us",
-    "mpi_p50_us",
-    "ratio",
-];
-
-/// The rows of [`to_json`] as comma-separated values, without the machine.
-pub(super) fn to_csv(rows: &Value) -> String {
-    let rows = rows.as_array().map(Vec::as_slice).unwrap_or_default();
-    let Some(Value::Object(first)) = rows.first() else {
-        return String::new();
-    };
-    let plain = first.iter().filter(|(_, value)| !value.is_object());
-    let mut columns: Vec<&str> = plain.map(|(name, _)| name.as_str()).collect();
-    let place = |name: &str| FIRST_COLUMNS.iter().position(|first| *first == name);
-    columns.sort_by_key(|name| place(name).unwrap_or(FIRST_COLUMNS.len()));
-    let header = columns.join(",");
-    let line = |row: &Value| {
-        let cell = |name: &&str| match &row[*name] {
-            Value::Null => String::new(),
-            // Our names: nothing in them needs quotes.
-            Value::String(text) => text.clone(),
-            value => value.to_string(),
-        };
-        columns.iter().map(cell).collect::<Vec<_>>().join(",")
-    };
-    let lines = rows.iter().map(line);
-    let mut text = [header]
-        .into_iter()
-        .chain(lines)
-        .collect::<Vec<_>>()
-        .join("\n");
-    text.push('\n');
-    text
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

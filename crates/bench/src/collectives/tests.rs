@@ -2,28 +2,17 @@ use clap::Parser;
 use everburn_tests::AssertContains;
 
 use super::*;
-use crate::collectives::rank::Operation;
+use crate::collectives::rows::tests::measured as of_tests;
 use crate::peers::FoundPeer;
 use crate::quantity::Bytes;
 
 fn measured(ranks: usize, transport: &str, bytes: u64) -> CollectiveMeasurement {
-    CollectiveMeasurement {
-        way: Way {
-            ranks,
-            transport: transport.into(),
-            algorithm: None,
-        },
-        task: Task {
-            operation: Operation::AllReduce,
-            bytes: Bytes(bytes),
-        },
-        ours: Times(vec![vec![100.0; 5]]),
-        peers: vec![PeerTimes {
-            peer: Peer::Gloo,
-            times: Times(vec![vec![400.0; 5]]),
-        }],
-        ground: Ground::default(),
-    }
+    let gloo: &[&[f64]] = &[&[400.0; 5]];
+    let peers = [(Peer::Gloo, gloo)];
+    let mut measured = of_tests(transport, &[&[100.0; 5]], &peers, Ground::default());
+    measured.way.ranks = ranks;
+    measured.task.bytes = Bytes(bytes);
+    measured
 }
 
 fn found(peer: Peer) -> FoundPeer {

@@ -4,18 +4,20 @@
 //! rank 0 prints a line of JSON.
 
 mod options;
+mod order;
+#[cfg(not(test))]
 pub(crate) mod rank;
 mod rows;
 mod steps;
 
-use std::path::Path;
+use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use self::options::DdpBench;
-use self::rank::{Mode, Step};
+use self::order::{Mode, Order, Step};
 use self::rows::{DdpResults, Setting, table, to_json};
-use self::steps::{Steps, balanced_batch};
+use self::steps::balanced_batch;
 use crate::bench::{Bench, Setup};
 use crate::failure::Failure;
 use crate::job::{Job, JobContext};
@@ -29,21 +31,15 @@ impl Bench for DdpBench {
 
     type Results = DdpResults;
 
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
-
     fn check(&self) -> Result<(), Failure> {
         self.link.check([self.transport()])
     }
 
     fn measure(&self, setup: &Setup) -> Result<DdpResults, Failure> {
         let network = self.link.network(self.ranks())?;
-        let mut ranks = Ranks {
-            context: setup.job_context(self.ranks(), network.as_ref()),
-            options: self,
-        };
-        measure_all(&mut ranks, self, network.as_ref())
+        let context = setup.job_context(self.ranks(), network.as_ref());
+        let run = |mode, batch| one_run(context, self, (mode, batch), setup.patience);
+        measure_all(run, self, network.as_ref())
     }
 
     fn notes(&self, results: &DdpResults, _: &Setup) -> String {
@@ -59,47 +55,43 @@ impl Bench for DdpBench {
     }
 }
 
-/// Ranks of `everburn-bench`, which make steps.
-struct Ranks<'a> {
-    context: JobContext<'a>,
-    options: &'a DdpBench,
-}
-
-impl Steps for Ranks<'_> {
-    fn run(&mut self, mode: Mode, batch: usize) -> Result<Step, Failure> {
-        let name = format!("everburn's {mode} steps");
-        let options = self.options;
-        let job = Job::start(self.context, &name, |command| {
-            command.args(["side", "ddp", "--mode", &mode.to_string()]);
-            command.args(["--transport", options.transport()]);
-            for (flag, number) in [
-                ("--width", options.width),
-                ("--layers", options.layers),
-                ("--batch", batch),
-                ("--steps", options.steps),
-            ] {
-                command.arg(flag).arg(number.to_string());
-            }
-        })?;
-        job.result(options.common.patience())
-    }
+/// Has ranks make steps of a mode, with `batch` samples of each rank.
+fn one_run(
+    context: JobContext<'_>,
+    options: &DdpBench,
+    (mode, batch): (Mode, usize),
+    patience: Duration,
+) -> Result<Step, Failure> {
+    let name = format!("everburn's {mode} steps");
+    let order = json!(Order {
+        mode,
+        transport: options.transport().to_owned(),
+        width: options.width,
+        layers: options.layers,
+        batch,
+        steps: options.steps,
+    });
+    let job = Job::start(context, &name, |command| {
+        command.args(["side", "ddp", &order.to_string()]);
+    })?;
+    job.result(patience)
 }
 
 /// Finds the batch, then runs every mode once a round.
 fn measure_all(
-    steps: &mut impl Steps,
+    mut run: impl FnMut(Mode, usize) -> Result<Step, Failure>,
     options: &DdpBench,
     network: Option<&Network>,
 ) -> Result<DdpResults, Failure> {
     let batch = match options.batch {
         Some(batch) => batch,
-        None => balanced_batch(steps, |batch, compute, exchange| {
+        None => balanced_batch(&mut run, |batch, compute, exchange| {
             eprintln!(
                 "[batch {batch}] compute {compute:.1} ms beside {exchange:.1} ms of exchange"
             );
         })?,
     };
-    let run = |_: usize, mode: usize| steps.run(Mode::ALL[mode], batch);
+    let run = |_: usize, mode: usize| run(Mode::ALL[mode], batch);
     let rounds = Rounds::in_turn(options.rounds, Mode::ALL.len(), run, |round| {
         let told = Mode::ALL.iter().zip(round);
         let told = told.map(|(mode, step)| format!("{mode} {:.1} ms", step.milliseconds));
@@ -175,7 +167,7 @@ mod tests {
     fn every_mode_runs_once_a_round_after_the_batch_is_found() {
         let options = DdpBench::parse_from(["bench ddp", "--rounds", "2"]);
         let mut machine = machine();
-        let measured = measure_all(&mut machine, &options, None).unwrap();
+        let measured = measure_all(|mode, batch| machine.run(mode, batch), &options, None).unwrap();
         let rounds = &machine.runs[machine.runs.len() - 8..];
         assert_eq!(rounds[..4], Mode::ALL);
         assert!(Mode::ALL.iter().all(|mode| rounds[4..].contains(mode)));
@@ -188,7 +180,7 @@ mod tests {
     fn a_batch_that_is_named_is_taken() {
         let options = DdpBench::parse_from(["bench ddp", "--batch", "7"]);
         let mut machine = machine();
-        let measured = measure_all(&mut machine, &options, None).unwrap();
+        let measured = measure_all(|mode, batch| machine.run(mode, batch), &options, None).unwrap();
         assert_eq!(measured.setting.batch, 7);
         assert_eq!(machine.runs.len(), 4 * options.rounds);
         let notes = notes(&setting(), &options);

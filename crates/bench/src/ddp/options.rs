@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use crate::bench::{Common, at_least_1};
+use crate::bench::at_least_1;
 use crate::network::LinkOptions;
 
 /// Measures how much of the gradients' exchange a training step hides behind its backward pass.
@@ -11,11 +11,6 @@ use crate::network::LinkOptions;
 /// other, and overlapped. The batch is chosen so that compute takes about as long as the exchange,
 /// where overlap has most to win and is hardest to reach.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench ddp",
-    after_help = "Environment:\n  \
-        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
-)]
 pub(crate) struct DdpBench {
     /// How many ranks train together [default: 2; over links one a core, 4 at most]. With more ranks
     /// than cores the exchange's own processor time is added to compute and cannot be hidden.
@@ -48,9 +43,6 @@ pub(crate) struct DdpBench {
     /// How many rounds.
     #[arg(long, default_value_t = 3, value_parser = at_least_1)]
     pub(super) rounds: usize,
-
-    #[command(flatten)]
-    pub(super) common: Common<300>,
 }
 
 impl DdpBench {

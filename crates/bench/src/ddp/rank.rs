@@ -1,9 +1,7 @@
 //! One rank of `cargo xtask bench ddp`: how much of the gradient exchange a step hides.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
 use everburn::burn;
 use everburn::burn::module::{Module, ModuleVisitor, Param};
 use everburn::burn::nn::{Linear, LinearConfig};
@@ -11,80 +9,16 @@ use everburn::burn::optim::GradientsParams;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Distribution;
 use everburn::burn::tensor::activation::relu;
-use everburn::collectives::group::{GroupOptions, ReduceOp, TransportKind};
+use everburn::collectives::group::{GroupOptions, ReduceOp};
 use everburn::distributed::{Ddp, DdpConfig, DdpError};
 use everburn_record::statistics::median;
-use serde::{Deserialize, Serialize};
 
+use super::order::{Mode, Order, Step};
 use crate::failure::Failure;
 use crate::rank;
 
 /// Steps that are not measured: caches fill, and the buckets are packed anew after the first.
 const WARM_UP: usize = 3;
-
-/// What a step consists of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
-    /// Forward and backward.
-    Compute,
-    /// The exchange of gradients that are there already.
-    Communication,
-    /// Forward and backward, then the exchange.
-    Sequential,
-    /// Forward and backward, with the exchange beside it.
-    Overlapped,
-}
-
-impl Mode {
-    pub(super) const ALL: [Self; 4] = [
-        Self::Compute,
-        Self::Communication,
-        Self::Sequential,
-        Self::Overlapped,
-    ];
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.to_possible_value();
-        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
-    }
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct BenchDdpArguments {
-    #[arg(long, value_enum)]
-    mode: Mode,
-
-    /// The inputs and outputs of each layer.
-    #[arg(long)]
-    width: usize,
-
-    #[arg(long)]
-    layers: usize,
-
-    /// Samples of each rank.
-    #[arg(long)]
-    batch: usize,
-
-    /// Steps that are measured.
-    #[arg(long)]
-    steps: usize,
-
-    #[arg(long, default_value_t = TransportKind::Auto)]
-    transport: TransportKind,
-}
-
-/// What rank 0 tells of the steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Step {
-    /// The median over the steps of the slowest rank's time.
-    pub(super) milliseconds: f64,
-    /// Of that, waiting for gradients on rank 0.
-    pub(super) exposed_ms: f64,
-    /// Of the model.
-    pub(super) parameters: usize,
-}
 
 /// What a step took on this rank.
 #[derive(Debug, Clone, Copy)]
@@ -108,28 +42,24 @@ impl Tower {
     }
 }
 
-pub(crate) fn run(arguments: &BenchDdpArguments) -> Result<(), Failure> {
+pub(crate) fn run(order: &Order) -> Result<(), Failure> {
     let (group, _) = rank::join(GroupOptions {
-        transport: arguments.transport,
+        transport: order.transport.parse().map_err(Failure::usage)?,
         ..GroupOptions::default()
     })?;
     let device = Device::flex().autodiff();
-    let layer = LinearConfig::new(arguments.width, arguments.width);
-    let layers = (0..arguments.layers).map(|_| layer.init(&device));
+    let layer = LinearConfig::new(order.width, order.width);
+    let layers = (0..order.layers).map(|_| layer.init(&device));
     let tower = Tower {
         layers: layers.collect(),
     };
     let (ddp, tower) = Ddp::new(tower, group, DdpConfig::default())?;
-    let rows = Tensor::random(
-        [arguments.batch, arguments.width],
-        Distribution::Default,
-        &device,
-    );
-    let mut taken = Vec::with_capacity(arguments.steps);
-    for step in 0..WARM_UP + arguments.steps {
+    let rows = Tensor::random([order.batch, order.width], Distribution::Default, &device);
+    let mut taken = Vec::with_capacity(order.steps);
+    for step in 0..WARM_UP + order.steps {
         ddp.group().set_step(step as u64);
         ddp.group().barrier().wait()?;
-        let one = one_step(&ddp, &tower, rows.clone(), arguments)?;
+        let one = one_step(&ddp, &tower, rows.clone(), order)?;
         if step >= WARM_UP {
             taken.push(one);
         }
@@ -151,16 +81,11 @@ pub(crate) fn run(arguments: &BenchDdpArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn one_step(
-    ddp: &Ddp,
-    tower: &Tower,
-    rows: Tensor<2>,
-    arguments: &BenchDdpArguments,
-) -> Result<Taken, DdpError> {
-    let samples = arguments.batch;
-    let mut ready = (arguments.mode == Mode::Communication).then(|| gradients_of(tower));
+fn one_step(ddp: &Ddp, tower: &Tower, rows: Tensor<2>, order: &Order) -> Result<Taken, DdpError> {
+    let samples = order.batch;
+    let mut ready = (order.mode == Mode::Communication).then(|| gradients_of(tower));
     let start = Instant::now();
-    let synced = match arguments.mode {
+    let synced = match order.mode {
         Mode::Compute => {
             drop(tower.loss(rows).backward());
             None

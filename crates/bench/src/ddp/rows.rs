@@ -2,9 +2,10 @@
 
 use everburn_record::statistics::{Spread, median};
 use everburn_record::table::aligned;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::rank::{Mode, Step};
+use super::order::{Mode, Step};
 use crate::cells::{self, mark, times};
 use crate::rounds::Rounds;
 
@@ -12,7 +13,7 @@ use crate::rounds::Rounds;
 const BYTES_OF_A_PARAMETER: usize = 4;
 
 /// What was run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Setting {
     pub(super) ranks: usize,
     pub(super) transport: String,
@@ -21,8 +22,10 @@ pub(super) struct Setting {
     pub(super) batch: usize,
     pub(super) steps: usize,
     /// The links in words, where there are some.
+    #[serde(skip)]
     pub(super) network: Option<String>,
     /// Bytes per second of each link, and the delay in microseconds.
+    #[serde(skip)]
     pub(super) link: Option<f64>,
     pub(super) delay_us: Option<f64>,
 }
@@ -123,28 +126,10 @@ pub(super) fn table(measured: &DdpResults) -> String {
 
 /// The result for a program: an array of one object.
 pub(super) fn to_json(measured: &DdpResults, machine: &Value) -> Value {
-    let Setting {
-        ranks,
-        transport,
-        width,
-        layers,
-        batch,
-        steps,
-        link,
-        delay_us,
-        network: _,
-    } = &measured.setting;
-    json!([{
-        "ranks": ranks,
-        "transport": transport,
-        "link_gbps": link.map(|link| link / 1e9),
-        "delay_us": delay_us,
-        "width": width,
-        "layers": layers,
+    let found = json!({
+        "link_gbps": measured.setting.link.map(|link| link / 1e9),
         "parameters": measured.parameters(),
         "bytes": measured.bytes(),
-        "batch": batch,
-        "steps": steps,
         "rounds": measured.rounds.count(),
         "compute_ms": measured.median(Mode::Compute),
         "communication_ms": measured.median(Mode::Communication),
@@ -156,7 +141,8 @@ pub(super) fn to_json(measured: &DdpResults, machine: &Value) -> Value {
         "ratio": measured.to_the_larger(Mode::Overlapped),
         "steady": measured.is_steady(),
         "machine": machine,
-    }])
+    });
+    json!([cells::joined(json!(measured.setting), found)])
 }
 
 #[cfg(test)]

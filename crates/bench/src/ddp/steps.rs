@@ -1,13 +1,7 @@
 //! The batch with which compute and exchange take about as long.
 
-use super::rank::{Mode, Step};
+use super::order::{Mode, Step};
 use crate::failure::Failure;
-
-/// Something that makes steps: ranks of `everburn`, or a model of them in tests.
-pub(super) trait Steps {
-    /// Runs steps of `mode` with `batch` samples of each rank.
-    fn run(&mut self, mode: Mode, batch: usize) -> Result<Step, Failure>;
-}
 
 /// Where the search for a batch begins.
 const FIRST_BATCH: usize = 32;
@@ -27,15 +21,15 @@ const TRIES: usize = 6;
 
 /// The batch with which compute takes about as long as the exchange, which no batch changes.
 pub(super) fn balanced_batch(
-    steps: &mut impl Steps,
+    run: &mut impl FnMut(Mode, usize) -> Result<Step, Failure>,
     mut tell: impl FnMut(usize, f64, f64),
 ) -> Result<usize, Failure> {
-    let exchange = steps.run(Mode::Communication, FIRST_BATCH)?.milliseconds;
+    let exchange = run(Mode::Communication, FIRST_BATCH)?.milliseconds;
     let goal = COMPUTE_TO_EXCHANGE * exchange;
     let mut batch = FIRST_BATCH;
     let mut best = (f64::INFINITY, batch);
     for _ in 0..TRIES {
-        let compute = steps.run(Mode::Compute, batch)?.milliseconds;
+        let compute = run(Mode::Compute, batch)?.milliseconds;
         tell(batch, compute, exchange);
         let off = (compute / goal).max(goal / compute);
         if off < best.0 {
@@ -64,8 +58,8 @@ pub(super) mod tests {
         pub(in crate::ddp) runs: Vec<Mode>,
     }
 
-    impl Steps for Machine {
-        fn run(&mut self, mode: Mode, batch: usize) -> Result<Step, Failure> {
+    impl Machine {
+        pub(in crate::ddp) fn run(&mut self, mode: Mode, batch: usize) -> Result<Step, Failure> {
             self.runs.push(mode);
             let compute = self.fixed + self.each * batch as f64;
             let larger = compute.max(self.exchange);
@@ -91,7 +85,8 @@ pub(super) mod tests {
             exchange,
             runs,
         };
-        let batch = balanced_batch(&mut machine, |_, _, _| {}).unwrap();
+        let batch =
+            balanced_batch(&mut |mode, batch| machine.run(mode, batch), |_, _, _| {}).unwrap();
         (batch, machine.runs.len())
     }
 

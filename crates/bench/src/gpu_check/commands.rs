@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::child::{self, Ended};
-use super::parts::Plant;
-use super::throughput::Benchmarked;
+use super::order::{Benchmarked, Order, Part, Plant};
 use super::work::Check;
 
 impl Check<'_> {
@@ -46,40 +47,28 @@ impl Check<'_> {
         command
     }
 
-    /// A process of this program that does a part, of `what`.
-    pub(super) fn part(&self, part: &str, what: &str, device: &str) -> Command {
-        let mut command = self.command(what, part);
-        command.args(["gpu-check", "--part", part, "--device", device]);
-        if self.arguments.quick {
-            command.arg("--quick");
-        }
+    /// A process of this program that does a part, and something wrong if that is asked for.
+    pub(super) fn part(&self, part: Part, device: &str, plant: Option<Plant>) -> Command {
+        let (name, of) = part.names();
+        let order = Order {
+            part,
+            device: device.to_string(),
+            quick: self.arguments.quick,
+            plant,
+        };
+        let mut command = self.command(&of, name);
+        command.args(["side", "part", &json!(order).to_string()]);
         command
     }
 
-    pub(super) fn throughput_part(&self, what: Benchmarked, batch: usize) -> Command {
+    pub(super) fn throughput_part(&self, what: Benchmarked, batch: usize) -> Part {
         // As small as it takes to see that everything is wired.
         let batch = if self.arguments.quick {
             batch.min(8)
         } else {
             batch
         };
-        let of = format!("{}-{batch}", what.name());
-        let mut command = self.part("throughput", &of, &self.arguments.device);
-        command.args(["--benchmark", what.name(), "--batch", &batch.to_string()]);
-        command
-    }
-
-    /// Has the part that is checked do something wrong, if that is asked for.
-    pub(super) fn plant(&self, command: &mut Command) {
-        let name = match self.arguments.part.plant {
-            Some(Plant::Forward) => "forward",
-            Some(Plant::Backward) => "backward",
-            Some(Plant::Losses) => "losses",
-            Some(Plant::Crash) => "crash",
-            Some(Plant::Hang) => "hang",
-            Some(Plant::Ranks) | None => return,
-        };
-        command.args(["--plant", name]);
+        Part::Throughput { what, batch }
     }
 }
 

@@ -4,21 +4,18 @@
 //! of its own, so that one that crashes or hangs costs its rows and no other. What has been found is written after
 //! each row, and a table is there from the start, in which nothing has been reached.
 
+mod apart;
 mod child;
 mod commands;
-mod losses;
 mod machine;
 mod markdown;
-mod models;
-mod nccl_cost;
-mod numbers;
-mod parts;
+pub(crate) mod order;
+#[cfg(not(test))]
+pub(crate) mod parts;
 mod peers;
 mod plan;
 mod record;
-mod replay;
 mod rows;
-mod throughput;
 mod work;
 
 use std::path::PathBuf;
@@ -33,7 +30,7 @@ use everburn_record::sync::lock;
 use serde::{Deserialize, Serialize};
 
 use self::machine::Machine;
-use self::parts::PartArguments;
+use self::order::Plant;
 use self::plan::Capabilities;
 use self::record::{Findings, MARKDOWN, Record, Verdict};
 use self::work::Check;
@@ -87,8 +84,9 @@ pub(crate) struct GpuCheckArguments {
     #[arg(long, hide = true, value_name = "SECONDS")]
     task_limit: Option<u64>,
 
-    #[command(flatten)]
-    part: PartArguments,
+    /// Make something wrong, to see whether it is found.
+    #[arg(long, hide = true, value_enum)]
+    plant: Option<Plant>,
 }
 
 impl GpuCheckArguments {
@@ -99,9 +97,6 @@ impl GpuCheckArguments {
 }
 
 pub(crate) fn run(arguments: &GpuCheckArguments) -> Result<ExitCode, Failure> {
-    if let Some(part) = arguments.part.part {
-        return parts::run(part, &arguments.part, &arguments.device, arguments.quick);
-    }
     devices::check(std::slice::from_ref(&arguments.device), 1)?;
     let children = Children::listen()?;
     let python = (arguments.python != "none").then_some(arguments.python.as_str());

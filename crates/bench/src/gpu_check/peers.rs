@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use everburn::launch::Children;
 use serde::Deserialize;
@@ -51,11 +51,6 @@ pub(super) fn run(
     limit: Duration,
     record: &mut Record,
 ) -> std::io::Result<()> {
-    let start = Instant::now();
-    if let Err((state, why)) = has_torch(children, python, limit, record)? {
-        return unreached(record, state, &why);
-    }
-    let limit = limit.saturating_sub(start.elapsed());
     let folder = tempfile::tempdir()?;
     for (name, text) in FILES {
         std::fs::write(folder.path().join(name), text)?;
@@ -73,12 +68,21 @@ pub(super) fn run(
     if let Some(error) = trouble {
         return Err(error);
     }
-    let ended = ended?;
+    let ended = match ended {
+        Err(error) if error.kind() != ErrorKind::Interrupted => {
+            let why = format!("{python} cannot be run: {error}");
+            return unreached(record, State::Skipped, &why);
+        }
+        ended => ended?,
+    };
     match (ended.status, ended.failure()) {
         (None, why) => unreached(record, State::NotReached, &why.unwrap_or_default()),
         (_, None) => unreached(record, State::NotReached, "PyTorch's side ran out of time"),
         // Everburn is not wrong where PyTorch fails: there is nothing to compare with.
-        (_, Some(why)) => unreached(record, State::Skipped, &why),
+        (_, Some(why)) => {
+            let why = format!("PyTorch's side has failed: {why}");
+            unreached(record, State::Skipped, &why)
+        }
     }
 }
 
@@ -96,31 +100,6 @@ fn command(python: &str, folder: &Path, arguments: &GpuCheckArguments, limit: Du
         command.arg("--quick");
     }
     command
-}
-
-/// Whether there is a PyTorch to measure; else what is missing, which is no failure, or that time was up.
-fn has_torch(
-    children: &Children,
-    python: &str,
-    limit: Duration,
-    record: &Record,
-) -> std::io::Result<Result<(), (State, String)>> {
-    let mut probe = Command::new(python);
-    probe.args(["-c", "import torch"]);
-    match child::run(children, probe, limit, &record.log(), |_| {}) {
-        Err(interrupted) if interrupted.kind() == ErrorKind::Interrupted => Err(interrupted),
-        Err(error) => {
-            let why = format!("{python} cannot be run: {error}");
-            Ok(Err((State::Skipped, why)))
-        }
-        Ok(ended) => Ok(match (ended.failure(), ended.status) {
-            (None, _) => Ok(()),
-            (Some(why), None) => Err((State::NotReached, format!("`import torch` was {why}"))),
-            (Some(why), Some(_)) => {
-                Err((State::Skipped, format!("{python} has no PyTorch: {why}")))
-            }
-        }),
-    }
 }
 
 /// Takes over what a line tells.

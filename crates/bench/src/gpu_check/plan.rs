@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::models::CheckedModel;
+use super::order::{Benchmarked, CheckedModel};
 use super::record::{Benchmark, Check, Goal, Side, SideThroughput, State};
-use super::throughput::Benchmarked;
 use super::{GpuCheckArguments, Section};
 
 /// What part of a step NCCL may take where there is nobody to speak to.
@@ -121,21 +120,10 @@ pub(super) struct Capabilities {
 pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Task> {
     let wanted =
         |section: &Section| arguments.sections.is_empty() || arguments.sections.contains(section);
-    let mut tasks = Vec::new();
     let peers_wanted = wanted(&Section::Peers) && has.python && arguments.task_limit.is_none();
+    let mut all = Vec::new();
     let mut add = |section: Section, seconds: u64, work: Work, skipped: Option<String>| {
-        if wanted(&section) {
-            // A device made of the CPU computes slowly, not wrongly; the budget of the whole check holds.
-            let times = if arguments.is_software() { 2 } else { 1 };
-            let limit = arguments.task_limit.unwrap_or(times * seconds);
-            tasks.push(Task {
-                section,
-                work,
-                limit: Duration::from_secs(limit),
-                leaves: Duration::ZERO,
-                skipped,
-            });
-        }
+        all.push((section, seconds, work, skipped));
     };
     for model in CheckedModel::ALL {
         add(Section::Numbers, 150, Work::Numbers(model), None);
@@ -144,35 +132,36 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Ta
         add(Section::Training, 150, Work::Losses(model), None);
     }
     for (name, flags, skipped) in ranks(arguments, has) {
-        let flags = flags.iter().map(ToString::to_string).collect();
         add(Section::Ranks, 200, Work::Ranks { name, flags }, skipped);
     }
-    let throughput = |(what, batch, name)| Work::Throughput { name, what, batch };
-    let (with_goals, others) = benchmarks();
     let no_speed = arguments.is_software();
     let no_speed = no_speed.then(|| format!("{} computes on the CPU", arguments.device));
-    for benchmark in with_goals {
-        add(
-            Section::Throughput,
-            200,
-            throughput(benchmark),
-            no_speed.clone(),
-        );
+    let no_graphs = (!arguments.device.starts_with("cuda"))
+        .then(|| format!("GPUs record what they do, and this is {}", arguments.device));
+    let (with_goals, others) = benchmarks();
+    for (what, batch, name) in with_goals {
+        let work = Work::Throughput { name, what, batch };
+        add(Section::Throughput, 200, work, no_speed.clone());
     }
     let no_nccl = no_nccl(arguments, has);
     add(Section::Throughput, 90, Work::NcclCost, no_nccl);
     add(Section::Peers, 200, Work::Peers, no_speed.clone());
-    for benchmark in others {
-        add(
-            Section::Throughput,
-            200,
-            throughput(benchmark),
-            no_speed.clone(),
-        );
+    for (what, batch, name) in others {
+        let work = Work::Throughput { name, what, batch };
+        add(Section::Throughput, 200, work, no_speed.clone());
     }
-    let no_graphs = (!arguments.device.starts_with("cuda"))
-        .then(|| format!("GPUs record what they do, and this is {}", arguments.device));
     add(Section::Throughput, 150, Work::Replay, no_graphs);
+    // A device made of the CPU computes slowly, not wrongly; the budget of the whole check holds.
+    let times = if arguments.is_software() { 2 } else { 1 };
+    let all = all.into_iter().filter(|(section, ..)| wanted(section));
+    let tasks = all.map(|(section, seconds, work, skipped)| Task {
+        section,
+        work,
+        limit: Duration::from_secs(arguments.task_limit.unwrap_or(times * seconds)),
+        leaves: Duration::ZERO,
+        skipped,
+    });
+    let mut tasks: Vec<_> = tasks.collect();
     // What is right or wrong takes as long as its kernels are compiled, and what is measured afterwards needs its time.
     if tasks
         .iter()
@@ -201,54 +190,32 @@ fn ranks(
 ) -> Vec<(String, Vec<String>, Option<String>)> {
     let device = &arguments.device;
     let on = |count: usize| vec![device.as_str(); count].join(",");
-    let words = |line: &str| {
-        line.split_whitespace()
-            .map(str::to_string)
-            .collect::<Vec<_>>()
-    };
     let no_nccl = no_nccl(arguments, has);
-    let gpus = has.gpus;
-    let one_gpu = (gpus < 2).then(|| "there is one GPU".to_string());
-    let several = gpus.max(2);
-    let mut all = vec![
-        (
-            "NCCL, 1 rank".to_string(),
-            words(&format!("--ranks 1 --devices {device} --backend nccl")),
-            no_nccl.clone(),
-        ),
-        (
-            "NCCL, 1 rank, sharded gradients".to_string(),
-            words(&format!(
-                "--ranks 1 --devices {device} --backend nccl --shard gradients"
-            )),
-            no_nccl.clone(),
-        ),
-        (
-            format!("NCCL, {several} ranks on {several} GPUs"),
-            words(&format!("--gpus {several} --backend nccl")),
-            no_nccl.or(one_gpu),
-        ),
-    ];
+    let one_gpu = (has.gpus < 2).then(|| "there is one GPU".to_string());
+    let several = has.gpus.max(2);
+    let mut all = Vec::new();
+    let mut add = |name: &str, line: &str, skipped: Option<String>| {
+        let flags = line.split_whitespace().map(str::to_string);
+        all.push((name.to_string(), flags.collect(), skipped));
+    };
+    let alone = format!("--ranks 1 --devices {device} --backend nccl");
+    add("NCCL, 1 rank", &alone, no_nccl.clone());
+    let sharded = format!("{alone} --shard gradients");
+    add("NCCL, 1 rank, sharded gradients", &sharded, no_nccl.clone());
+    add(
+        &format!("NCCL, {several} ranks on {several} GPUs"),
+        &format!("--gpus {several} --backend nccl"),
+        no_nccl.or(one_gpu),
+    );
     for count in [2, 4] {
-        all.push((
-            format!("host backend, {count} ranks on one device"),
-            words(&format!(
-                "--ranks {count} --devices {} --backend host",
-                on(count)
-            )),
-            None,
-        ));
+        let name = format!("host backend, {count} ranks on one device");
+        let line = format!("--ranks {count} --devices {} --backend host", on(count));
+        add(&name, &line, None);
     }
-    all.push((
-        "model-parallel, 2 parts on one device".to_string(),
-        words(&format!("--strategy model-parallel --devices {}", on(2))),
-        None,
-    ));
-    all.push((
-        "pipeline, 2 ranks on one device".to_string(),
-        words(&format!("--ranks 2 --pipeline 2 --devices {}", on(2))),
-        None,
-    ));
+    let split = format!("--strategy model-parallel --devices {}", on(2));
+    add("model-parallel, 2 parts on one device", &split, None);
+    let pipeline = format!("--ranks 2 --pipeline 2 --devices {}", on(2));
+    add("pipeline, 2 ranks on one device", &pipeline, None);
     all
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::apart::furthest;
 use super::child::Ended;
-use super::losses::furthest;
 use super::record::{Record, SideThroughput, State};
 
 /// What a row comes to: the number, the most that it may be if that is not the plan's, and a note; or why there is none.

@@ -6,19 +6,18 @@ use std::time::{Duration, Instant};
 
 use everburn::launch::Children;
 use everburn_record::sync::lock;
+use serde::de::DeserializeOwned;
 
 use super::GpuCheckArguments;
-use super::losses::{self, furthest};
-use super::models::{CheckedModel, SEED};
-use super::nccl_cost::ExchangeCost;
-use super::numbers::Numbers;
-use super::parts::{Plant, PrintedLosses, rounding, rounds_factors};
+use super::apart::{self, furthest};
+use super::order::{
+    Benchmarked, CheckedModel, ExchangeCost, Numbers, Part, Plant, PrintedLosses, Rate, Replayed,
+    SEED, rounding, rounds_factors,
+};
 use super::peers;
 use super::plan::{self, Task, Work};
 use super::record::{Record, SideThroughput, State};
-use super::replay::Replayed;
 use super::rows::{CheckResult, Spent, Value, compare, fill, fill_throughput, result};
-use super::throughput::{Benchmarked, Rate};
 
 /// What cannot be done in less is not begun.
 const LEAST: Duration = Duration::from_secs(1);
@@ -118,12 +117,13 @@ impl Check<'_> {
 
     /// Has the kernels of a task compiled and tuned, whose time is measured later.
     fn prepare(&self, task: &Task) -> std::io::Result<()> {
-        let command = match &task.work {
+        let part = match &task.work {
             _ if task.skipped.is_some() => return Ok(()),
-            Work::NcclCost => self.part("nccl-cost", "", &self.arguments.device),
+            Work::NcclCost => Part::NcclCost,
             Work::Throughput { what, batch, .. } => self.throughput_part(*what, *batch),
             _ => return Ok(()),
         };
+        let command = self.part(part, &self.arguments.device, None);
         let limit = self.limit(task).max(LEAST);
         // Whatever is wrong with it is found again.
         self.run_part(command, limit).map(drop)
@@ -184,12 +184,18 @@ impl Check<'_> {
         }
     }
 
+    /// What a part on the device has found, or why it has found nothing.
+    fn found<T: DeserializeOwned>(
+        &self,
+        part: Part,
+        limit: Duration,
+    ) -> std::io::Result<Result<T, String>> {
+        let command = self.part(part, &self.arguments.device, self.arguments.plant);
+        Ok(result(&self.run_part(command, limit)?))
+    }
+
     fn numbers(&self, model: CheckedModel, limit: Duration) -> std::io::Result<[CheckResult; 2]> {
-        let mut command = self.part("numbers", model.name(), &self.arguments.device);
-        command.args(["--model", model.name()]);
-        self.plant(&mut command);
-        let ended = self.run_part(command, limit)?;
-        Ok(match result::<Numbers>(&ended) {
+        Ok(match self.found::<Numbers>(Part::Numbers(model), limit)? {
             Err(why) => [Err(why.clone()), Err(why)],
             Ok(found) => {
                 let note = format!("furthest: {}", found.parameter);
@@ -205,18 +211,15 @@ impl Check<'_> {
     /// The device and the processor train at the same time: they do not get in each other's way. The device's losses may be
     /// [`TIMES_SPREAD`] times as far off as the processor's own are from rounded weights.
     fn losses(&self, model: CheckedModel, limit: Duration) -> std::io::Result<CheckResult> {
-        let steps = plan::steps(self.arguments).to_string();
-        let train = |device: &str| {
-            let mut command = self.part("losses", model.name(), device);
-            command.args(["--model", model.name(), "--steps", &steps]);
-            command
+        let device = &self.arguments.device;
+        let part = |rounding| Part::Losses {
+            model,
+            steps: plan::steps(self.arguments),
+            rounding,
         };
-        let mut there = train(&self.arguments.device);
-        self.plant(&mut there);
-        let here = train("flex");
-        let mut rounded = train("flex");
-        let rounding = rounding(&self.arguments.device).to_string();
-        rounded.args(["--rounding", &rounding]);
+        let there = self.part(part(None), device, self.arguments.plant);
+        let here = self.part(part(None), "flex", None);
+        let rounded = self.part(part(Some(rounding(device))), "flex", None);
         let (here, rounded, there) = std::thread::scope(|scope| {
             let run = |command| self.run_part(command, limit);
             let here = scope.spawn(move || run(here));
@@ -281,7 +284,7 @@ impl Check<'_> {
         let folder = tempfile::tempdir()?;
         let run = folder.path().join("run");
         let steps = if self.arguments.quick { "4" } else { "20" };
-        let planted = self.arguments.part.plant == Some(Plant::Ranks) && name != ONE_RANK;
+        let planted = self.arguments.plant == Some(Plant::Ranks) && name != ONE_RANK;
         let learning_rate = if planted { "0.505" } else { "0.5" };
         let mut command = self.command("mnist", name);
         command
@@ -298,16 +301,15 @@ impl Check<'_> {
         let ended = self.run_part(command, limit)?;
         let losses = match ended.failure() {
             Some(why) => Err(why),
-            None => losses::read(&run).map_err(|error| error.to_string()),
+            None => apart::read(&run).map_err(|error| error.to_string()),
         };
         Ok(losses.map_err(|why| format!("{name}: {why}")))
     }
 
     /// By how much a step is slower whose gradients go through NCCL, though nobody else has any.
     fn nccl_cost(&self, limit: Duration) -> std::io::Result<CheckResult> {
-        let command = self.part("nccl-cost", "", &self.arguments.device);
-        let ended = self.run_part(command, limit)?;
-        Ok(result::<ExchangeCost>(&ended).map(|found| {
+        let found = self.found::<ExchangeCost>(Part::NcclCost, limit)?;
+        Ok(found.map(|found| {
             let note = format!(
                 "gpt2-124m, {:.1} ms per step without; the median of turns of {} steps",
                 found.step_ms, found.steps
@@ -318,9 +320,8 @@ impl Check<'_> {
 
     /// How far a replayed pass is from a launched one, with the numbers that were recorded and with others.
     fn replay(&self, limit: Duration) -> std::io::Result<CheckResult> {
-        let command = self.part("replay", "", &self.arguments.device);
-        let ended = self.run_part(command, limit)?;
-        Ok(result::<Replayed>(&ended).map(|found| {
+        let found = self.found::<Replayed>(Part::Replay, limit)?;
+        Ok(found.map(|found| {
             let note = format!(
                 "{:.0} us launched, {:.0} us replayed; with other images {:.0e} apart",
                 found.launched_us, found.replayed_us, found.apart_with_others
@@ -335,9 +336,8 @@ impl Check<'_> {
         batch: usize,
         limit: Duration,
     ) -> std::io::Result<SideThroughput> {
-        let command = self.throughput_part(what, batch);
-        let ended = self.run_part(command, limit)?;
-        Ok(match result::<Rate>(&ended) {
+        let part = self.throughput_part(what, batch);
+        Ok(match self.found::<Rate>(part, limit)? {
             Err(why) => SideThroughput::without(State::Failed, why),
             Ok(rate) if rate.per_second.is_finite() && rate.per_second > 0.0 => SideThroughput {
                 state: State::Passed,

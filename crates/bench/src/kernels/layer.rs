@@ -1,4 +1,4 @@
-//! A layer and what is done with it. Both sides read it as JSON: ours in [`worker`](super::worker), the peer's in
+//! A layer and what is done with it. Both sides read it as JSON: ours in `worker`, the peer's in
 //! `crates/bench/peers/pytorch_layers.py`.
 
 use std::fmt;

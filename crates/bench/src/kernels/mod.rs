@@ -9,9 +9,10 @@ pub(crate) mod networks;
 mod options;
 mod results;
 mod side;
+#[cfg(not(test))]
 pub(crate) mod worker;
 
-use std::path::Path;
+use std::time::Duration;
 
 use everburn_record::statistics::geometric_mean;
 use serde_json::Value;
@@ -23,6 +24,7 @@ use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
 use crate::peers::{FoundPeer, Peer};
+use crate::rounds::each_once;
 
 impl Bench for KernelsBench {
     const NAME: &'static str = "kernels";
@@ -30,10 +32,6 @@ impl Bench for KernelsBench {
         "microseconds of the models' layers by threads and batch size; --against pytorch,compile";
 
     type Results = KernelResults;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn check(&self) -> Result<(), Failure> {
         self.rows().map(drop)
@@ -52,6 +50,7 @@ impl Bench for KernelsBench {
             };
             let theirs = |found: &FoundPeer| start(found.peer.name(), side::theirs(found, threads));
             teams.push(Team {
+                patience: setup.patience,
                 ours: start("everburn", side::ours(&setup.program, threads))?,
                 peers: setup.peers.iter().map(theirs).collect::<Result<_, _>>()?,
             });
@@ -59,7 +58,7 @@ impl Bench for KernelsBench {
         let mut results = KernelResults::new(rows, threads, &setup.peers);
         measure(&mut results, &mut teams, self)?;
         for team in teams {
-            team.finish(self.common.patience())?;
+            team.finish()?;
         }
         Ok(results)
     }
@@ -79,15 +78,17 @@ impl Bench for KernelsBench {
 
 /// Who measures with one number of threads.
 struct Team<'a> {
+    /// For each answer.
+    patience: Duration,
     ours: Side<'a>,
     peers: Vec<Side<'a>>,
 }
 
 impl Team<'_> {
-    fn finish(self, patience: std::time::Duration) -> Result<(), Failure> {
-        self.ours.finish(patience)?;
+    fn finish(self) -> Result<(), Failure> {
+        self.ours.finish(self.patience)?;
         let mut peers = self.peers.into_iter();
-        peers.try_for_each(|peer| peer.finish(patience))
+        peers.try_for_each(|peer| peer.finish(self.patience))
     }
 
     /// Measures a row on all sides; in the first round what comes out is compared, too.
@@ -99,29 +100,21 @@ impl Team<'_> {
         options: &KernelsBench,
     ) -> Result<(), Failure> {
         let row = &measured.row;
-        let check = round == 1 && !self.peers.is_empty();
+        let check = round == 0 && !self.peers.is_empty();
         let order = row.order(options.milliseconds, check);
-        let patience = options.common.patience();
+        let patience = self.patience;
         let sides = std::iter::once(&mut self.ours).chain(&mut self.peers);
-        let mut sides: Vec<_> = sides.enumerate().collect();
-        // Who comes first has the caches of whoever came before.
-        if round.is_multiple_of(2) {
-            sides.reverse();
+        let mut sides: Vec<_> = sides.collect();
+        let answers = each_once(round, sides.len(), |side| {
+            sides[side].measure(row, &order, patience)
+        })?;
+        if let [ours, theirs @ ..] = answers.as_slice() {
+            theirs
+                .iter()
+                .try_for_each(|theirs| ours.compare(theirs, row))?;
         }
-        let mut answers = Vec::with_capacity(sides.len());
-        for (place, side) in sides {
-            answers.push((place, side.measure(row, &order, patience)?));
-        }
-        answers.sort_by_key(|(place, _)| *place);
-        let mut answers = answers.into_iter().map(|(_, answer)| answer);
-        let series = &mut measured.series[index];
-        if let Some(ours) = answers.next() {
-            series.ours.push(ours.microseconds);
-            for (times, theirs) in series.peers.iter_mut().zip(answers) {
-                ours.compare(&theirs, row)?;
-                times.push(theirs.microseconds);
-            }
-        }
+        let times = answers.iter().map(|answer| answer.microseconds);
+        measured.series[index].add(times);
         Ok(())
     }
 }
@@ -133,7 +126,7 @@ fn measure(
     options: &KernelsBench,
 ) -> Result<(), Failure> {
     let groups: Vec<_> = results.groups().map(<[_]>::len).collect();
-    for round in 1..=options.rounds {
+    for round in 0..options.rounds {
         let mut rows = results.rows.as_mut_slice();
         for &length in &groups {
             let (group, rest) = rows.split_at_mut(length);
@@ -143,7 +136,8 @@ fn measure(
                     team.measure(measured, index, round, options)?;
                 }
                 let progress = progress(group, index, &team.ours.name);
-                eprintln!("[round {round}/{}] {progress}", options.rounds);
+                let rounds = options.rounds;
+                eprintln!("[round {}/{rounds}] {progress}", round + 1);
             }
         }
     }
@@ -207,6 +201,9 @@ mod tests {
 
     use super::*;
 
+    /// Nothing here is about time.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
     /// A side that answers each order with the same numbers, and fails at what it is not told.
     fn fake(microseconds: f64, check: &str) -> Command {
         let script = format!(
@@ -240,6 +237,7 @@ mod tests {
         let start = |name, command| Side::start(&children, name, command, 1, folder.path());
         let peers = peers.into_iter().map(|peer| start("a peer", peer));
         let mut teams = [Team {
+            patience: PATIENCE,
             peers: peers.collect::<Result<_, _>>()?,
             ours: start("ours", ours)?,
         }];
@@ -248,7 +246,7 @@ mod tests {
         let mut results = KernelResults::new(options.rows()?, vec![1], peers);
         measure(&mut results, &mut teams, &options)?;
         let [team] = teams;
-        team.finish(options.common.patience())?;
+        team.finish()?;
         Ok(results)
     }
 

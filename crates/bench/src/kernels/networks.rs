@@ -19,32 +19,24 @@ pub(crate) struct Network {
 }
 
 pub(super) const NETWORKS: [Network; 5] = [
-    Network {
-        name: "mnist",
-        batches: &[64],
-        layers: mnist,
-    },
-    Network {
-        name: "mnist-bn",
-        batches: &[64],
-        layers: mnist_bn,
-    },
-    Network {
-        name: "resnet50",
-        batches: &[8, 64],
-        layers: resnet50,
-    },
-    Network {
-        name: "gpt-nano",
-        batches: &[8, 64],
-        layers: gpt_nano,
-    },
-    Network {
-        name: "matmul",
-        batches: &[],
-        layers: matmul,
-    },
+    network("mnist", &[64], mnist),
+    network("mnist-bn", &[64], mnist_bn),
+    network("resnet50", &[8, 64], resnet50),
+    network("gpt-nano", &[8, 64], gpt_nano),
+    network("matmul", &[], matmul),
 ];
+
+const fn network(
+    name: &'static str,
+    batches: &'static [usize],
+    layers: fn(&mut Layers),
+) -> Network {
+    Network {
+        name,
+        batches,
+        layers,
+    }
+}
 
 /// A layer of a network.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -161,6 +153,18 @@ fn relu(shape: &[usize]) -> Layer {
     }
 }
 
+/// A convolution without a bias.
+fn conv(channels: [usize; 2], kernel: usize, stride: usize, padding: usize, side: usize) -> Layer {
+    Layer::Conv2d {
+        channels,
+        kernel,
+        stride,
+        padding,
+        side,
+        bias: false,
+    }
+}
+
 fn classes(classes: usize) -> Layer {
     Layer::CrossEntropy { classes, tokens: 1 }
 }
@@ -205,14 +209,6 @@ fn mnist(layers: &mut Layers) {
 /// `models/src/mnist_bn.rs`.
 fn mnist_bn(layers: &mut Layers) {
     let config = MnistBnConfig::new();
-    let conv = |channels, kernel, stride, padding, side| Layer::Conv2d {
-        channels,
-        kernel,
-        stride,
-        padding,
-        side,
-        bias: false,
-    };
     let after = |layers: &mut Layers, channels, side| {
         layers.add(Layer::BatchNorm {
             channels,
@@ -246,14 +242,7 @@ fn mnist_bn(layers: &mut Layers) {
 fn resnet50(layers: &mut Layers) {
     let config = ResNet50Config::new();
     let first = config.width;
-    let conv = |channels, kernel, stride, side| Layer::Conv2d {
-        channels,
-        kernel,
-        stride,
-        padding: kernel / 2,
-        side,
-        bias: false,
-    };
+    let conv = |channels, kernel, stride, side| conv(channels, kernel, stride, kernel / 2, side);
     let norm = |channels, side| Layer::BatchNorm {
         channels,
         side,

@@ -4,7 +4,7 @@ use clap::Parser;
 
 use super::layer::{Layer, Order, Pass};
 use super::networks::{NETWORKS, Network};
-use crate::bench::{Common, at_least_1};
+use crate::bench::at_least_1;
 use crate::failure::Failure;
 use crate::peers::{Peer, one_of};
 
@@ -15,12 +15,6 @@ use crate::peers::{Peer, one_of};
 /// run all the time and are asked row by row in turn, so that a slow minute of the machine falls on all;
 /// ratios are medians over the rounds. A peer that is missing is refused at the start.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench kernels",
-    after_help = "Environment:\n  \
-        EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
-        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
-)]
 pub(crate) struct KernelsBench {
     /// The models whose layers are measured; `matmul` is one product of matrices.
     #[arg(long, value_delimiter = ',', default_values_t = NETWORKS.map(|network| network.name.to_owned()))]
@@ -51,9 +45,6 @@ pub(crate) struct KernelsBench {
     /// Measure beside these peers, and print the ratio to each and to the fastest.
     #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = one_of([Peer::Pytorch, Peer::Compile]))]
     pub(super) against: Vec<Peer>,
-
-    #[command(flatten)]
-    pub(super) common: Common<300>,
 }
 
 /// What is measured: a layer, what is done with it, and on how many samples.

@@ -1,49 +1,21 @@
 //! What `bench kernels` found: as tables and as JSON.
 
-use everburn_record::statistics::{Spread, geometric_mean, median_ratio};
+use everburn_record::statistics::{Spread, geometric_mean};
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::layer::Pass;
 use super::options::Row;
 use crate::cells::{mark, times};
-use crate::peers::{FoundPeer, to_fastest};
-
-/// Microseconds of a row with some number of threads, one value a round.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Series {
-    pub(super) ours: Vec<f64>,
-    /// Of each peer, in the order in which they were asked for.
-    pub(super) peers: Vec<Vec<f64>>,
-}
-
-impl Series {
-    /// How many times as fast as each peer we are.
-    fn ratios(&self) -> impl Iterator<Item = Option<f64>> {
-        self.peers
-            .iter()
-            .map(|times| median_ratio(times, &self.ours))
-    }
-
-    /// How many times as fast as the fastest peer we are.
-    pub(super) fn to_fastest(&self) -> Option<f64> {
-        to_fastest(self.ratios())
-    }
-
-    fn is_steady(&self) -> bool {
-        std::iter::once(&self.ours)
-            .chain(&self.peers)
-            .filter_map(|times| Spread::of(times))
-            .all(|spread| spread.is_steady())
-    }
-}
+use crate::peers::FoundPeer;
+use crate::rounds::Beside;
 
 /// A row with its numbers.
 #[derive(Debug, Clone)]
 pub(super) struct BenchmarkRow {
     pub(super) row: Row,
-    /// By number of threads, in the order in which they were asked for.
-    pub(super) series: Vec<Series>,
+    /// Microseconds by number of threads, in the order in which they were asked for.
+    pub(super) series: Vec<Beside>,
 }
 
 /// All rows, those of a model and a batch together.
@@ -68,25 +40,15 @@ struct Summary<'a> {
     /// Rows in which a peer is faster.
     slower: usize,
     slowest: Option<(f64, &'a Row)>,
-    /// Milliseconds of the layers in a training step, ours and each peer's.
-    step: Option<(f64, Vec<Option<f64>>)>,
-}
-
-impl Summary<'_> {
-    /// Of our step and each peer's.
-    fn steps(&self) -> (Option<f64>, Vec<Option<f64>>) {
-        match &self.step {
-            Some((ours, peers)) => (Some(*ours), peers.clone()),
-            None => (None, vec![None; self.geometric_means.len()]),
-        }
-    }
+    /// Milliseconds of the layers in a training step: ours, then each peer's.
+    steps: Vec<Option<f64>>,
 }
 
 impl KernelResults {
     pub(super) fn new(rows: Vec<Row>, threads: Vec<usize>, peers: &[FoundPeer]) -> Self {
-        let nothing = Series {
-            ours: Vec::new(),
+        let nothing = Beside {
             peers: vec![Vec::new(); peers.len()],
+            ..Beside::default()
         };
         let series = vec![nothing; threads.len()];
         let rows = rows.into_iter().map(|row| BenchmarkRow {
@@ -149,7 +111,7 @@ impl KernelResults {
                     cells.push(times(series.to_fastest()));
                 }
             }
-            cells.push(mark(series.iter().all(Series::is_steady)));
+            cells.push(mark(series.iter().all(Beside::is_steady)));
             cells
         });
         aligned(&header, &lines.collect::<Vec<_>>(), &[])
@@ -169,12 +131,12 @@ impl KernelResults {
         let milliseconds =
             |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |time| format!("{time:.1}"));
         let lines = self.summaries().into_iter().map(|summary| {
-            let (ours, theirs) = summary.steps();
+            let ours = summary.steps[0];
             let batch = summary.batch.map_or_else(|| "-".into(), |n| n.to_string());
             let mut cells = vec![summary.model.to_owned(), batch];
             cells.extend([summary.threads, summary.rows].map(|number| number.to_string()));
             cells.push(milliseconds(ours));
-            for (theirs, mean) in theirs.into_iter().zip(&summary.geometric_means) {
+            for (&theirs, mean) in summary.steps[1..].iter().zip(&summary.geometric_means) {
                 cells.push(milliseconds(theirs));
                 cells.push(times(theirs.zip(ours).map(|(theirs, ours)| theirs / ours)));
                 cells.push(times(*mean));
@@ -205,7 +167,7 @@ impl KernelResults {
                 if groups.len() > 1 {
                     let all = one(model).map(|all| Summary {
                         batch: None,
-                        step: None,
+                        steps: vec![None; all.steps.len()],
                         ..all
                     });
                     summaries.extend(all);
@@ -243,12 +205,11 @@ impl KernelResults {
                 })
         });
         let models = self.summaries().into_iter().map(|summary| {
-            let (ours, theirs) = summary.steps();
-            let peer = |((name, step), mean): ((&str, Option<f64>), &Option<f64>)| {
+            let peer = |((name, step), mean): ((&str, &Option<f64>), &Option<f64>)| {
                 json!({ "name": name, "step_ms": step, "geometric_mean": mean })
             };
             let means = &summary.geometric_means;
-            let peers = names().zip(theirs).zip(means).map(peer);
+            let peers = names().zip(&summary.steps[1..]).zip(means).map(peer);
             json!({
                 "model": summary.model,
                 "batch": summary.batch,
@@ -259,7 +220,7 @@ impl KernelResults {
                 "below_1": summary.slower,
                 "lowest": summary.slowest.map(|(ratio, _)| ratio),
                 "lowest_row": summary.slowest.map(|(_, row)| row.name()),
-                "step_ms": ours,
+                "step_ms": summary.steps[0],
             })
         });
         json!({
@@ -296,26 +257,24 @@ fn summarize(rows: &[BenchmarkRow], index: usize, threads: usize) -> Option<Summ
         to_fastest: geometric_mean(&only),
         slower: only.iter().filter(|ratio| **ratio < 1.0).count(),
         slowest: ratios.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)),
-        step: step(rows, index),
+        steps: steps(rows, index),
     })
 }
 
-/// What the layers of a training step take together, each as often as the model has it.
-fn step(rows: &[BenchmarkRow], index: usize) -> Option<(f64, Vec<Option<f64>>)> {
+/// What the layers of a training step take together, each as often as the model has it: ours, then each peer's.
+fn steps(rows: &[BenchmarkRow], index: usize) -> Vec<Option<f64>> {
     let trained = rows
         .iter()
         .filter(|measured| measured.row.pass != Pass::Forward);
-    let sum = |peer: Option<usize>| {
+    let sum = |side: usize| {
         let milliseconds = trained.clone().map(|BenchmarkRow { row, series }| {
-            let Series { ours, peers } = &series[index];
-            let spread = Spread::of(peer.map_or(ours, |peer| &peers[peer]))?;
+            let Beside { ours, peers, .. } = &series[index];
+            let spread = Spread::of(if side == 0 { ours } else { &peers[side - 1] })?;
             Some(row.count as f64 * spread.median / 1e3)
         });
-        let sum: Option<f64> = milliseconds.sum();
-        sum.filter(|sum| *sum > 0.0)
+        milliseconds.sum::<Option<f64>>().filter(|sum| *sum > 0.0)
     };
-    let peers = rows.first()?.series[index].peers.len();
-    Some((sum(None)?, (0..peers).map(|peer| sum(Some(peer))).collect()))
+    (0..=rows[0].series[index].peers.len()).map(sum).collect()
 }
 
 fn microseconds(times: &[f64]) -> String {

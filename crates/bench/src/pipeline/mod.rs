@@ -4,18 +4,19 @@
 //! decoder's steps with activation checkpointing are those of `bench recompute`.
 
 mod options;
+mod order;
+#[cfg(not(test))]
 pub(crate) mod rank;
 mod rows;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
 use clap::Parser;
-use serde_json::Value;
+use everburn::schedules::ScheduleKind;
+use serde_json::{Value, json};
 
-use self::options::Part;
 pub(crate) use self::options::PipelineBench;
-use self::rank::Step;
+use self::order::{Order, Step};
 use self::rows::{Kept, PipelineResults, ScheduleRounds};
 use crate::bench::{Bench, Setup};
 use crate::failure::Failure;
@@ -33,8 +34,9 @@ const EXACT_MEMORY: [(&str, &str); 2] = [
 /// Steps of a run for memory: they are all alike.
 const MEMORY_STEPS: usize = 2;
 
-/// What is compared by memory.
-const COMPARED: [&str; 2] = ["gpipe", "1f1b"];
+/// What is compared by memory, and with how many micro-batches.
+const COMPARED: [ScheduleKind; 2] = [ScheduleKind::GPipe, ScheduleKind::OneForwardOneBackward];
+const MANY_MICRO_BATCHES: usize = 16;
 
 impl Bench for PipelineBench {
     const NAME: &'static str = "pipeline";
@@ -42,21 +44,19 @@ impl Bench for PipelineBench {
 
     type Results = PipelineResults;
 
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
-
     fn check(&self) -> Result<(), Failure> {
         self.check_options()
     }
 
     fn measure(&self, setup: &Setup) -> Result<PipelineResults, Failure> {
         let context = setup.job_context(self.ranks, None);
-        let mut measured = measure_pipelines(self, |asked| one_run(context, self, asked))?;
-        if self.measures(Part::Checkpointing) {
-            measured.decoder = Some(decoder(self).measure(setup)?);
-        }
-        Ok(measured)
+        let run = |order: &Order| one_run(context, order, setup.patience);
+        let (schedules, kept) = measure_pipelines(self, run)?;
+        Ok(PipelineResults {
+            schedules,
+            kept,
+            decoder: decoder(self).measure(setup)?,
+        })
     }
 
     fn notes(&self, _: &PipelineResults, setup: &Setup) -> String {
@@ -74,134 +74,68 @@ impl Bench for PipelineBench {
 
 /// The decoder of 12 blocks that `bench recompute` takes by itself, with and without checkpointing.
 fn decoder(options: &PipelineBench) -> RecomputeBench {
-    let (rounds, timeout) = (
-        options.rounds.to_string(),
-        options.common.run_timeout.to_string(),
-    );
-    RecomputeBench::parse_from([
-        "bench recompute",
-        "--against",
-        rows::CHECKPOINTED,
-        "--rounds",
-        &rounds,
-        "--run-timeout",
-        &timeout,
-    ])
+    let rounds = options.rounds.to_string();
+    let against = ["--against", rows::CHECKPOINTED];
+    RecomputeBench::parse_from(
+        ["bench recompute"]
+            .into_iter()
+            .chain(against)
+            .chain(["--rounds", &rounds]),
+    )
 }
 
-/// A run that is wanted.
-#[derive(Debug, Clone, PartialEq)]
-struct Asked<'a> {
-    schedule: &'a str,
-    micro_batches: usize,
-    what: What,
-}
-
-impl<'a> Asked<'a> {
-    fn of(schedule: &'a str, micro_batches: usize, what: What) -> Self {
-        Self {
-            schedule,
-            micro_batches,
-            what,
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum What {
-    /// Times, and a drawing.
-    Times(Option<PathBuf>),
-    Memory,
-}
-
-fn one_run(
-    context: JobContext<'_>,
-    options: &PipelineBench,
-    asked: &Asked<'_>,
-) -> Result<Step, Failure> {
-    let Asked {
-        schedule,
-        micro_batches,
-        what,
-    } = asked;
-    let name = format!("everburn's {schedule} steps");
+fn one_run(context: JobContext<'_>, order: &Order, patience: Duration) -> Result<Step, Failure> {
+    let name = format!("everburn's {} steps", order.schedule);
+    let text = json!(order).to_string();
     let job = Job::start(context, &name, |command| {
-        command.args(["side", "pipeline", "--schedule", schedule]);
-        let numbers = [
-            ("--micro-batches", *micro_batches),
-            ("--chunks", options.chunks_of(schedule)),
-        ];
-        for (flag, number) in options.model().into_iter().chain(numbers) {
-            command.arg(flag).arg(number.to_string());
-        }
-        add(command, what, options);
-    })?;
-    job.result(options.common.patience())
-}
-
-fn add(command: &mut Command, what: &What, options: &PipelineBench) {
-    let steps = match what {
-        What::Times(drawing) => {
-            if let Some(file) = drawing {
-                command.arg("--svg").arg(file);
-            }
-            options.steps
-        }
-        What::Memory => {
+        command.args(["side", "pipeline", &text]);
+        if order.is_for_memory {
             command.envs(EXACT_MEMORY);
-            MEMORY_STEPS
         }
-    };
-    command.arg("--steps").arg(steps.to_string());
+    })?;
+    job.result(patience)
 }
 
-/// Every schedule once a round, and once for its memory; then the memory of many micro-batches.
+/// Every schedule once for its memory and once a round; then the memory of many micro-batches.
 fn measure_pipelines(
     options: &PipelineBench,
-    mut run: impl FnMut(&Asked<'_>) -> Result<Step, Failure>,
-) -> Result<PipelineResults, Failure> {
-    let mut measured = PipelineResults::default();
-    if options.measures(Part::Bubble) {
-        for schedule in &options.schedules {
-            let memory = run(&Asked::of(schedule, options.micro_batches, What::Memory))?;
-            measured.schedules.push(ScheduleRounds {
-                schedule: schedule.clone(),
-                steps: Vec::new(),
-                memory,
-            });
-        }
-        let timed = |_: usize, at: usize| {
-            let schedule = &options.schedules[at];
-            // The last round's drawing stays.
-            let what = What::Times(options.drawing(schedule));
-            run(&Asked::of(schedule, options.micro_batches, what))
-        };
-        let rounds = Rounds::in_turn(options.rounds, options.schedules.len(), timed, |steps| {
-            let told = options.schedules.iter().zip(steps);
-            let told = told.map(|(schedule, step)| format!("{schedule} {:.1} %", 1e2 * step.idle));
-            format!("idle: {}", told.collect::<Vec<_>>().join(", "))
-        })?;
-        for steps in rounds.0 {
-            for (schedule, step) in measured.schedules.iter_mut().zip(steps) {
-                schedule.steps.push(step);
-            }
-        }
-    }
-    if options.measures(Part::Memory) {
-        for schedule in COMPARED {
-            let step = run(&Asked::of(
-                schedule,
-                options.memory_micro_batches,
-                What::Memory,
-            ))?;
-            measured.kept.push(Kept {
-                schedule: schedule.to_owned(),
-                micro_batches: options.memory_micro_batches,
-                step,
-            });
-        }
-    }
-    Ok(measured)
+    mut run: impl FnMut(&Order) -> Result<Step, Failure>,
+) -> Result<(Vec<ScheduleRounds>, Vec<Kept>), Failure> {
+    let for_memory = |schedule, micro_batches| Order {
+        is_for_memory: true,
+        steps: MEMORY_STEPS,
+        ..options.order(schedule, micro_batches)
+    };
+    let memory = options.schedules.iter();
+    let memory = memory.map(|schedule| run(&for_memory(*schedule, options.micro_batches)));
+    let memory = memory.collect::<Result<Vec<_>, _>>()?;
+    let timed = |_: usize, at: usize| {
+        let schedule = options.schedules[at];
+        run(&Order {
+            // The last round's stays.
+            svg: options.drawing(schedule),
+            ..options.order(schedule, options.micro_batches)
+        })
+    };
+    let rounds = Rounds::in_turn(options.rounds, options.schedules.len(), timed, |steps| {
+        let told = options.schedules.iter().zip(steps);
+        let told = told.map(|(schedule, step)| format!("{schedule} {:.1} %", 1e2 * step.idle));
+        format!("idle: {}", told.collect::<Vec<_>>().join(", "))
+    })?;
+    let schedules = options.schedules.iter().zip(memory).enumerate();
+    let schedules = schedules.map(|(at, (schedule, memory))| ScheduleRounds {
+        schedule: *schedule,
+        steps: rounds.0.iter().map(|round| round[at].clone()).collect(),
+        memory,
+    });
+    let kept = COMPARED
+        .into_iter()
+        .map(|schedule| -> Result<Kept, Failure> {
+            let step = run(&for_memory(schedule, MANY_MICRO_BATCHES))?;
+            Ok(Kept { schedule, step })
+        });
+    let kept = kept.collect::<Result<Vec<_>, _>>()?;
+    Ok((schedules.collect(), kept))
 }
 
 /// What one has to know to judge the tables.
@@ -236,28 +170,17 @@ mod tests {
     fn schedules_take_turns_and_memory_is_measured_apart() {
         let options = options("--schedules gpipe,zb-h1 --rounds 2 --svg p.svg");
         let mut runs = Vec::new();
-        let measured = measure_pipelines(&options, |asked| {
-            let timed = matches!(&asked.what, What::Times(Some(_)));
-            runs.push((asked.schedule.to_owned(), asked.micro_batches, timed));
+        let measured = measure_pipelines(&options, |order| {
+            assert_eq!(order.is_for_memory, order.svg.is_none());
+            runs.push((order.schedule.name(), order.micro_batches, order.steps));
             Ok(step(0.1, [2, 1]))
         });
-        let run =
-            |schedule: &str, micro_batches, timed| (schedule.to_owned(), micro_batches, timed);
-        let round = [run("gpipe", 8, true), run("zb-h1", 8, true)];
-        let first = [run("gpipe", 8, false), run("zb-h1", 8, false)];
-        let last = [run("gpipe", 16, false), run("1f1b", 16, false)];
-        let back = [round[1].clone(), round[0].clone()];
-        assert_eq!(runs, [first, round, back, last].concat());
-        let measured = measured.unwrap();
-        assert_eq!(measured.schedules[1].steps.len(), 2);
-        assert!(measured.decoder.is_none());
-    }
-
-    #[test]
-    fn only_what_is_asked_for_runs() {
-        let options = options("--only checkpointing");
-        let measured = measure_pipelines(&options, |asked| panic!("{asked:?}")).unwrap();
-        assert!(measured.schedules.is_empty() && measured.kept.is_empty());
+        let round = [("gpipe", 8, 5), ("zb-h1", 8, 5)];
+        let first = [("gpipe", 8, 2), ("zb-h1", 8, 2)];
+        let last = [("gpipe", 16, 2), ("1f1b", 16, 2)];
+        assert_eq!(runs, [first, round, [round[1], round[0]], last].concat());
+        let (schedules, _) = measured.unwrap();
+        assert_eq!(schedules[1].steps.len(), 2);
     }
 
     #[test]

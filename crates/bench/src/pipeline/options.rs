@@ -2,21 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use everburn::schedules::ScheduleKind;
 
-use crate::bench::{Common, at_least_1, check_place};
+use super::order::Order;
+use crate::bench::{at_least_1, check_place};
 use crate::failure::Failure;
-
-/// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Part {
-    /// The idle share of each schedule.
-    Bubble,
-    /// What GPipe and 1F1B keep of many micro-batches.
-    Memory,
-    /// What activation checkpointing saves, and what it costs.
-    Checkpointing,
-}
 
 /// Measures how idle the ranks of a pipeline are, by schedule, and what they keep.
 ///
@@ -24,11 +15,6 @@ pub(super) enum Part {
 /// idle share, beside what theory says. Then GPipe and 1F1B are compared by memory at many micro-batches, and
 /// a decoder's steps with and without activation checkpointing by memory and time.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench pipeline",
-    after_help = "Environment:\n  \
-        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
-)]
 pub(crate) struct PipelineBench {
     /// The number of ranks of the pipeline. With more ranks than cores they take time from each other.
     #[arg(long, default_value_t = 2, value_parser = at_least_1)]
@@ -38,22 +24,9 @@ pub(crate) struct PipelineBench {
     #[arg(long, default_value_t = 8, value_parser = at_least_1)]
     pub(super) micro_batches: usize,
 
-    /// Micro-batches of a step where memory is compared.
-    #[arg(long, default_value_t = 16, value_parser = at_least_1)]
-    pub(super) memory_micro_batches: usize,
-
     /// gpipe, 1f1b, interleaved, zb-h1; several with commas.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_parser = ["gpipe", "1f1b", "interleaved", "zb-h1"],
-        default_values = ["gpipe", "1f1b", "interleaved", "zb-h1"]
-    )]
-    pub(super) schedules: Vec<String>,
-
-    /// Stages of each rank where the schedule is interleaved.
-    #[arg(long, default_value_t = 2, value_parser = at_least_1)]
-    pub(super) chunks: usize,
+    #[arg(long, value_delimiter = ',', default_values_t = ScheduleKind::ALL)]
+    pub(super) schedules: Vec<ScheduleKind>,
 
     /// Linear layers of the model. A message between two stages takes a millisecond or so, each of their
     /// passes many times as long.
@@ -76,34 +49,19 @@ pub(crate) struct PipelineBench {
     #[arg(long, default_value_t = 3, value_parser = at_least_1)]
     pub(super) rounds: usize,
 
-    /// Measure only this: bubble, memory, checkpointing; several with commas.
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<Part>,
-
     /// Draw a step of each schedule, as it was measured. `p.svg` becomes `p-1f1b.svg` and so on.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(super) common: Common<300>,
 }
 
 impl PipelineBench {
-    /// Whether a part is asked for.
-    pub(super) fn measures(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
-    }
-
     /// How many stages each rank has.
-    pub(super) fn chunks_of(&self, schedule: &str) -> usize {
-        match schedule {
-            "interleaved" => self.chunks,
-            _ => 1,
-        }
+    pub(super) fn chunks_of(schedule: ScheduleKind) -> usize {
+        if schedule.has_chunks() { 2 } else { 1 }
     }
 
     /// Where the drawing of `schedule` goes.
-    pub(super) fn drawing(&self, schedule: &str) -> Option<PathBuf> {
+    pub(super) fn drawing(&self, schedule: ScheduleKind) -> Option<PathBuf> {
         let file = self.svg.as_deref()?;
         let name = file.file_stem().unwrap_or_default().to_string_lossy();
         let named = file.with_file_name(format!("{name}-{schedule}.svg"));
@@ -111,13 +69,19 @@ impl PipelineBench {
         Some(std::path::absolute(&named).unwrap_or(named))
     }
 
-    /// The model, as `everburn-bench side pipeline` is told of it.
-    pub(super) fn model(&self) -> [(&'static str, usize); 3] {
-        [
-            ("--layers", self.layers),
-            ("--width", self.width),
-            ("--batch", self.batch),
-        ]
+    /// The order to a rank for times without a drawing.
+    pub(super) fn order(&self, schedule: ScheduleKind, micro_batches: usize) -> Order {
+        Order {
+            schedule,
+            micro_batches,
+            chunks: Self::chunks_of(schedule),
+            layers: self.layers,
+            width: self.width,
+            batch: self.batch,
+            steps: self.steps,
+            svg: None,
+            is_for_memory: false,
+        }
     }
 
     /// What is wrong with the options, before anything runs.
@@ -126,7 +90,7 @@ impl PipelineBench {
         if self.ranks < 2 {
             return wrong("--ranks: a pipeline needs 2 ranks or more".into());
         }
-        let most = |schedule: &String| self.ranks.saturating_mul(self.chunks_of(schedule));
+        let most = |schedule: &ScheduleKind| self.ranks.saturating_mul(Self::chunks_of(*schedule));
         let stages = self.schedules.iter().map(most).max().unwrap_or(self.ranks);
         if !self.layers.is_multiple_of(stages) {
             return wrong(format!(
@@ -150,18 +114,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn everything_is_measured_unless_a_part_is_named() {
-        assert!(options("").measures(Part::Checkpointing));
-        let some = options("--only memory,bubble --schedules 1f1b");
-        assert!(some.measures(Part::Memory) && !some.measures(Part::Checkpointing));
-        assert_eq!(some.schedules, ["1f1b"]);
-    }
-
-    #[test]
     fn each_schedule_has_a_drawing_of_its_own() {
-        let file = options("--svg /tmp/p.svg").drawing("zb-h1");
+        let file = options("--svg /tmp/p.svg").drawing(ScheduleKind::ZeroBubbleH1);
         assert_eq!(file, Some(PathBuf::from("/tmp/p-zb-h1.svg")));
-        assert_eq!(options("").drawing("1f1b"), None);
+        assert_eq!(options("").drawing(ScheduleKind::GPipe), None);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! What `bench pipeline` found: as tables, goals and JSON.
 
+use everburn::schedules::ScheduleKind;
 use everburn_record::statistics::Spread;
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
+use super::MANY_MICRO_BATCHES;
 use super::options::PipelineBench;
-use super::rank::Step;
+use super::order::Step;
 use crate::cells;
 use crate::recompute::{self, RecomputeBench};
 
@@ -24,7 +26,7 @@ pub(super) const CHECKPOINTED: &str = "blocks";
 /// The steps of a schedule.
 #[derive(Debug, Clone)]
 pub(super) struct ScheduleRounds {
-    pub(super) schedule: String,
+    pub(super) schedule: ScheduleKind,
     /// By round.
     pub(super) steps: Vec<Step>,
     /// Of a run of its own, whose times say nothing.
@@ -58,33 +60,27 @@ impl ScheduleRounds {
 /// What a schedule keeps of many micro-batches.
 #[derive(Debug, Clone)]
 pub(super) struct Kept {
-    pub(super) schedule: String,
-    pub(super) micro_batches: usize,
+    pub(super) schedule: ScheduleKind,
     pub(super) step: Step,
 }
 
-/// What has been measured: all of it, or what was asked for.
-#[derive(Debug, Default)]
+/// What has been measured.
+#[derive(Debug)]
 pub(crate) struct PipelineResults {
     pub(super) schedules: Vec<ScheduleRounds>,
     pub(super) kept: Vec<Kept>,
-    pub(super) decoder: Option<recompute::RecomputeResults>,
+    pub(super) decoder: recompute::RecomputeResults,
 }
 
 /// The results for a reader; `decoder` says what was run with and without checkpointing.
 pub(super) fn text(measured: &PipelineResults, decoder: &str) -> String {
-    let mut parts = Vec::new();
-    if !measured.schedules.is_empty() {
-        parts.push(bubble_table(&measured.schedules));
-        parts.push(bubble_goal(&measured.schedules));
-    }
-    if !measured.kept.is_empty() {
-        parts.push(memory_table(&measured.kept));
-    }
-    if let Some(sides) = &measured.decoder {
-        parts.push(format!("{decoder}\n\n{}", recompute::table(sides)));
-        parts.extend(checkpointing_goal(sides));
-    }
+    let mut parts = vec![
+        bubble_table(&measured.schedules),
+        bubble_goal(&measured.schedules),
+        memory_table(&measured.kept),
+        format!("{decoder}\n\n{}", recompute::table(&measured.decoder)),
+    ];
+    parts.extend(checkpointing_goal(&measured.decoder));
     parts.join("\n\n")
 }
 
@@ -103,7 +99,7 @@ fn bubble_table(schedules: &[ScheduleRounds]) -> String {
     let lines = schedules.iter().map(|rounds| {
         let [idle, range] = cells::spread(rounds.spread(|step| 100.0 * step.idle), 1);
         vec![
-            rounds.schedule.clone(),
+            rounds.schedule.to_string(),
             format!("{idle} %"),
             range,
             format!("{:.1} %", 100.0 * rounds.theory()),
@@ -127,7 +123,7 @@ fn bubble_goal(schedules: &[ScheduleRounds]) -> String {
         .iter()
         .partition(|rounds| rounds.off().abs() <= BUBBLE_OFF);
     let names = |rounds: &[&ScheduleRounds]| {
-        let names = rounds.iter().map(|rounds| rounds.schedule.as_str());
+        let names = rounds.iter().map(|rounds| rounds.schedule.name());
         names.collect::<Vec<_>>().join(", ")
     };
     let goal = format!(
@@ -149,15 +145,15 @@ fn memory_table(kept: &[Kept]) -> String {
     let header = ["schedule", "micro-batches", "MiB kept by rank", "live"];
     let lines = kept.iter().map(|kept| {
         vec![
-            kept.schedule.clone(),
-            kept.micro_batches.to_string(),
+            kept.schedule.to_string(),
+            MANY_MICRO_BATCHES.to_string(),
             mebibytes(&kept.step),
             live(&kept.step),
         ]
     });
     let mut text = aligned(&header, &lines.collect::<Vec<_>>(), &[]);
     if let [more, less] = kept {
-        let (of, by) = (&more.schedule, &less.schedule);
+        let (of, by) = (more.schedule, less.schedule);
         let ratios = less.step.bytes.iter().zip(&more.step.bytes);
         let ratios = ratios.map(|(less, more)| less / more);
         let theory = less.step.live.iter().zip(&more.step.live);
@@ -207,20 +203,22 @@ pub(super) fn to_json(
     decoder: &RecomputeBench,
     machine: &Value,
 ) -> Value {
-    let with_options = |mut row: Value| {
-        for (flag, number) in options.model() {
-            row[flag.trim_start_matches("--")] = number.into();
-        }
-        row["ranks"] = options.ranks.into();
-        row["machine"] = machine.clone();
-        row
+    let with_options = |row: Value| {
+        let all = json!({
+            "layers": options.layers,
+            "width": options.width,
+            "batch": options.batch,
+            "ranks": options.ranks,
+            "machine": machine,
+        });
+        cells::joined(row, all)
     };
     let bubbles = measured.schedules.iter().map(|rounds| {
         with_options(json!({
             "part": "bubble",
-            "schedule": rounds.schedule,
+            "schedule": rounds.schedule.name(),
             "micro_batches": options.micro_batches,
-            "chunks": options.chunks_of(&rounds.schedule),
+            "chunks": PipelineBench::chunks_of(rounds.schedule),
             "rounds": rounds.steps.len(),
             "steps": options.steps,
             "idle_share": rounds.idle(),
@@ -237,19 +235,16 @@ pub(super) fn to_json(
     let kept = measured.kept.iter().map(|kept| {
         with_options(json!({
             "part": "memory",
-            "schedule": kept.schedule,
-            "micro_batches": kept.micro_batches,
+            "schedule": kept.schedule.name(),
+            "micro_batches": MANY_MICRO_BATCHES,
             "activation_bytes": kept.step.bytes,
             "live": kept.step.live,
         }))
     });
-    let sides = measured.decoder.as_ref();
-    let sides = sides.map(|sides| recompute::to_json(sides, decoder, machine));
-    let sides = sides.as_ref().and_then(Value::as_array).cloned();
-    let sides = sides.into_iter().flatten().map(|mut row| {
-        row["part"] = "checkpointing".into();
-        row
-    });
+    let sides = recompute::to_json(&measured.decoder, decoder, machine);
+    let sides = sides.as_array().cloned().into_iter().flatten();
+    let part = json!({ "part": "checkpointing" });
+    let sides = sides.map(|row| cells::joined(row, part.clone()));
     bubbles.chain(kept).chain(sides).collect()
 }
 
@@ -273,14 +268,13 @@ pub(super) mod tests {
     }
 
     fn measured() -> PipelineResults {
-        let rounds = |schedule: &str, idle: [f64; 3]| ScheduleRounds {
-            schedule: schedule.into(),
+        let rounds = |schedule, idle: [f64; 3]| ScheduleRounds {
+            schedule,
             steps: idle.map(|idle| step(idle, [0, 0])).to_vec(),
             memory: step(f64::NAN, [20, 10]),
         };
-        let kept = |schedule: &str, mebibytes, live: [usize; 2]| Kept {
-            schedule: schedule.into(),
-            micro_batches: 16,
+        let kept = |schedule, mebibytes, live: [usize; 2]| Kept {
+            schedule,
             step: Step {
                 live: live.to_vec(),
                 ..step(0.1, mebibytes)
@@ -288,14 +282,14 @@ pub(super) mod tests {
         };
         PipelineResults {
             schedules: vec![
-                rounds("gpipe", [0.11, 0.109, 0.12]),
-                rounds("1f1b", [0.12, 0.118, 0.11]),
+                rounds(ScheduleKind::GPipe, [0.11, 0.109, 0.12]),
+                rounds(ScheduleKind::OneForwardOneBackward, [0.12, 0.118, 0.11]),
             ],
             kept: vec![
-                kept("gpipe", [160, 160], [16, 16]),
-                kept("1f1b", [24, 12], [2, 1]),
+                kept(ScheduleKind::GPipe, [160, 160], [16, 16]),
+                kept(ScheduleKind::OneForwardOneBackward, [24, 12], [2, 1]),
             ],
-            decoder: Some(decoder()),
+            decoder: decoder(),
         }
     }
 
@@ -322,17 +316,6 @@ model
         assert!(text.starts_with(expected), "{text}");
         let goal = "more time: met (-60 % memory, +25 % time)";
         assert!(text.ends_with(goal), "{text}");
-    }
-
-    #[test]
-    fn what_was_not_measured_is_not_told() {
-        let measured = PipelineResults {
-            kept: Vec::new(),
-            decoder: None,
-            ..measured()
-        };
-        let text = text(&measured, "model");
-        assert!(!text.contains("model") && !text.contains("keeps"), "{text}");
     }
 
     #[test]

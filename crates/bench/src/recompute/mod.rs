@@ -3,18 +3,18 @@
 //! Each side is `everburn-bench side recompute` in a process of its own, whose peak is its own.
 
 mod options;
+mod order;
 pub(super) mod rows;
+#[cfg(not(test))]
 pub(crate) mod steps;
 
-use std::path::Path;
-
 use everburn::launch::keep_freed_memory;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use self::options::RecomputeBench;
+use self::order::Side;
 use self::rows::MIB;
 pub(crate) use self::rows::{RecomputeResults, table, to_json};
-use self::steps::Side;
 use crate::bench::{Bench, Setup};
 use crate::failure::Failure;
 use crate::rounds::Rounds;
@@ -26,22 +26,15 @@ impl Bench for RecomputeBench {
 
     type Results = RecomputeResults;
 
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
-
     fn measure(&self, setup: &Setup) -> Result<RecomputeResults, Failure> {
         let sides = self.sides();
         let run = |_: usize, side: usize| {
             let how = &sides[side];
-            let mut command = setup.side(&["recompute", "--activation-checkpointing", how]);
+            let order = json!(self.order(how)).to_string();
+            let mut command = setup.side(&["recompute", &order]);
             keep_freed_memory(&mut command);
-            for (flag, number) in self.numbers() {
-                command.arg(flag).arg(number.to_string());
-            }
             let name = format!("everburn's steps with `{how}`");
-            let patience = self.common.patience();
-            let children = &setup.children;
+            let (children, patience) = (&setup.children, setup.patience);
             let told = children.run(&name, &mut command, setup.folder(), patience)?;
             let last = told.lines().last().unwrap_or_default();
             Ok(serde_json::from_str::<Side>(last)?)

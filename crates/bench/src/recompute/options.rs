@@ -2,7 +2,8 @@
 
 use clap::Parser;
 
-use crate::bench::{Common, at_least_1};
+use super::order::Order;
+use crate::bench::at_least_1;
 use crate::cells;
 
 /// Measures what activation checkpointing saves in memory and costs in time.
@@ -10,11 +11,6 @@ use crate::cells;
 /// A decoder of text makes whole training steps (forward, backward, Adam), once with all activations kept
 /// and once with each of the ways to compute them again.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench recompute",
-    after_help = "Environment:\n  \
-        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
-)]
 pub(crate) struct RecomputeBench {
     /// What stands beside `none`: blocks, a number of blocks, burn; several with commas.
     #[arg(long, value_delimiter = ',', default_values_t = ["blocks".to_string(), "burn".to_string()])]
@@ -47,9 +43,6 @@ pub(crate) struct RecomputeBench {
     /// How many rounds.
     #[arg(long, default_value_t = 3, value_parser = at_least_1)]
     pub(super) rounds: usize,
-
-    #[command(flatten)]
-    pub(super) common: Common<300>,
 }
 
 impl RecomputeBench {
@@ -60,16 +53,17 @@ impl RecomputeBench {
         sides
     }
 
-    /// What `everburn-bench side recompute` is told.
-    pub(super) fn numbers(&self) -> [(&'static str, usize); 6] {
-        [
-            ("--layers", self.layers),
-            ("--width", self.width),
-            ("--heads", self.heads),
-            ("--context", self.context),
-            ("--batch", self.batch),
-            ("--steps", self.steps),
-        ]
+    /// The order to a side.
+    pub(super) fn order(&self, how: &str) -> Order {
+        Order {
+            activation_checkpointing: how.to_owned(),
+            layers: self.layers,
+            width: self.width,
+            heads: self.heads,
+            context: self.context,
+            batch: self.batch,
+            steps: self.steps,
+        }
     }
 
     /// What one has to know to judge the table.

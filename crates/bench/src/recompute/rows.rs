@@ -4,7 +4,7 @@ use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::options::RecomputeBench;
-use super::steps::Side;
+use super::order::Side;
 use crate::cells;
 use crate::rounds::Rounds;
 
@@ -75,8 +75,7 @@ pub(crate) fn to_json(
     machine: &Value,
 ) -> Value {
     let sides = measured.sides.iter().enumerate().map(|(side, how)| {
-        let mut row = json!({
-            "activation_checkpointing": how,
+        let found = json!({
             "rounds": measured.rounds.count(),
             "step_ms": measured.rounds.median(side, milliseconds),
             "peak_bytes": measured.rounds.median(side, peak),
@@ -86,10 +85,7 @@ pub(crate) fn to_json(
             "parameters": measured.rounds.0.first().map(|round| round[side].parameters),
             "machine": machine,
         });
-        for (flag, number) in options.numbers() {
-            row[flag.trim_start_matches("--")] = number.into();
-        }
-        row
+        cells::joined(json!(options.order(how)), found)
     });
     sides.collect()
 }

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use clap::Args;
 use everburn::burn::module::Module;
 use everburn::burn::optim::{AdamConfig, GradientsParams};
 use everburn::burn::prelude::*;
@@ -11,8 +10,8 @@ use everburn::nn::{InBlocks, Randomness, checkpointed_forward};
 use everburn::train::{ActivationCheckpointing, NextToken, Objective, PeakMemory, draw_parameters};
 use everburn_models::gpt::{Gpt, GptConfig};
 use everburn_record::statistics::median;
-use serde::{Deserialize, Serialize};
 
+use super::order::{Order, Side};
 use crate::failure::Failure;
 
 /// Steps that are not measured: the optimizer makes its state in the first.
@@ -20,53 +19,15 @@ const WARM_UP: usize = 1;
 
 const VOCABULARY: usize = 65;
 
-#[derive(Debug, Clone, Args)]
-pub(crate) struct BenchRecomputeArguments {
-    #[arg(long)]
-    activation_checkpointing: ActivationCheckpointing,
-
-    #[arg(long)]
-    layers: usize,
-
-    #[arg(long)]
-    width: usize,
-
-    #[arg(long)]
-    heads: usize,
-
-    /// The length of a text, in tokens.
-    #[arg(long)]
-    context: usize,
-
-    /// Texts a step.
-    #[arg(long)]
-    batch: usize,
-
-    /// Steps that are measured.
-    #[arg(long)]
-    steps: usize,
-}
-
-/// What is told.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Side {
-    pub(super) milliseconds: f64,
-    /// The most that a measured step has used.
-    pub(super) peak_bytes: u64,
-    pub(super) parameters: usize,
-    /// Of the last step: equal on all sides.
-    pub(super) loss: f64,
-}
-
-pub(crate) fn run(arguments: &BenchRecomputeArguments) -> Result<(), Failure> {
+pub(crate) fn run(order: &Order) -> Result<(), Failure> {
     let config = GptConfig::new(VOCABULARY)
-        .with_context(arguments.context)
-        .with_width(arguments.width)
-        .with_layers(arguments.layers)
-        .with_heads(arguments.heads);
+        .with_context(order.context)
+        .with_width(order.width)
+        .with_layers(order.layers)
+        .with_heads(order.heads);
     config.check()?;
     let plain = Device::flex();
-    let how = arguments.activation_checkpointing;
+    let how: ActivationCheckpointing = order.activation_checkpointing.parse()?;
     let device = how.autodiff(plain.clone());
     device.seed(1);
     let mut model = config.init(&device);
@@ -74,10 +35,10 @@ pub(crate) fn run(arguments: &BenchRecomputeArguments) -> Result<(), Failure> {
     draw_parameters(&model);
     let mut optimizer = AdamConfig::new().init();
     let memory = PeakMemory::of(&plain);
-    let (texts, next) = texts(arguments, &device);
-    let mut milliseconds = Vec::with_capacity(arguments.steps);
+    let (texts, next) = texts(order, &device);
+    let mut milliseconds = Vec::with_capacity(order.steps);
     let mut loss = f64::NAN;
-    for step in 0..WARM_UP + arguments.steps {
+    for step in 0..WARM_UP + order.steps {
         if step == WARM_UP {
             memory.restart();
         }
@@ -112,15 +73,14 @@ fn forward(model: &Gpt, texts: Tensor<2, Int>, how: ActivationCheckpointing) -> 
 }
 
 /// Texts that can be learned, and what follows each of their tokens.
-fn texts(arguments: &BenchRecomputeArguments, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
-    let length = arguments.context as i64;
+fn texts(order: &Order, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
+    let length = order.context as i64;
     let rows = |shift: i64| {
-        let tokens = (0..arguments.batch as i64).flat_map(|row| {
+        let tokens = (0..order.batch as i64).flat_map(|row| {
             (0..length).map(move |at| ((at + shift) * (row + 2)) % VOCABULARY as i64)
         });
         let tokens = tokens.collect::<Vec<_>>();
-        Tensor::<1, Int>::from_ints(tokens.as_slice(), device)
-            .reshape([arguments.batch, arguments.context])
+        Tensor::<1, Int>::from_ints(tokens.as_slice(), device).reshape([order.batch, order.context])
     };
     (rows(0), rows(1))
 }

@@ -20,7 +20,7 @@ use everburn_record::unix_time_ms;
 use serde_json::Value;
 
 use self::rows::{Row, ScaleResults, first_step_ms, parameter_hashes};
-use crate::bench::{Bench, Common, Setup, at_least_1};
+use crate::bench::{Bench, Setup, at_least_1};
 use crate::failure::Failure;
 
 /// The model of all jobs: small, so that what grows with the ranks shows.
@@ -63,11 +63,6 @@ impl FromStr for RankCounts {
 /// Each rank is a process with one thread for computation and one sample per step. After the last step the ranks compare
 /// their parameters, and a difference fails the job.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench scale",
-    after_help = "Environment:\n  \
-        EVERBURN_BIN       a built everburn to measure in place of this one"
-)]
 pub(crate) struct ScaleBench {
     /// Numbers of ranks: the powers of two in a range such as 2..256, or a list such as 2,64,256.
     #[arg(long, default_value = "2..256")]
@@ -76,9 +71,6 @@ pub(crate) struct ScaleBench {
     /// Steps of each job.
     #[arg(long, default_value_t = 3, value_parser = at_least_1)]
     steps: usize,
-
-    #[command(flatten)]
-    common: Common<600>,
 }
 
 impl ScaleBench {
@@ -115,7 +107,7 @@ impl ScaleBench {
         let (ended, seconds, usage) = thread::scope(|scope| {
             let (id, (running, until_end)) = (child.id(), mpsc::channel());
             let usage = scope.spawn(move || Usage::of_job(id, ranks, &until_end));
-            let ended = child.wait(self.common.patience());
+            let ended = child.wait(setup.patience);
             drop(running);
             (ended, begin.elapsed().as_secs_f64(), usage.join())
         });
@@ -147,12 +139,9 @@ impl Bench for ScaleBench {
     const NAME: &'static str = "scale";
     const ABOUT: &'static str =
         "start, CPU time, memory and threads of jobs of 2 to 256 ranks; --ranks 2,64";
+    const RUN_TIMEOUT: &'static str = "600";
 
     type Results = ScaleResults;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn measure(&self, setup: &Setup) -> Result<ScaleResults, Failure> {
         let alone = self.run_job(setup, 1)?;

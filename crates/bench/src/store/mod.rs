@@ -8,25 +8,26 @@ mod options;
 mod rows;
 pub(crate) mod server;
 
-use std::path::Path;
 use std::process::Command;
 
-use everburn::launch::{WorkerPool, forget_ranks};
+use everburn::launch::WorkerPool;
 use serde_json::{Value, json};
 
 use self::client::{Answer, Operation, Order};
 pub(crate) use self::options::StoreBench;
+use self::options::{CLIENTS, CONNECT_SECONDS};
 use self::rows::{Crowd, StoreResults};
 use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
 use crate::peers::{FoundPeer, Peer};
+use crate::rounds::each_once;
 
 /// PyTorch's server and client.
 const SCRIPT: &str = "pytorch_store.py";
 
 /// Who calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Client {
     /// `TcpStore` of `crates/collectives`.
     Rust,
@@ -44,7 +45,7 @@ impl Client {
 }
 
 /// Who answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Server {
     Ours,
     Pytorch,
@@ -63,12 +64,9 @@ impl Bench for StoreBench {
     const NAME: &'static str = "store";
     const ABOUT: &'static str =
         "gets, adds and sets per second, and 1,000 clients at once; --against pytorch";
+    const RUN_TIMEOUT: &'static str = "180";
 
     type Results = StoreResults;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn peers(&self) -> &[Peer] {
         self.against.as_slice()
@@ -139,15 +137,9 @@ struct Processes<'a> {
 }
 
 impl Processes<'_> {
-    fn start_server(&mut self, server: Server, mut command: Command) -> Result<(), Failure> {
-        forget_ranks(&mut command);
-        let mut pool = WorkerPool::start(
-            &self.setup.children,
-            server.name(),
-            vec![command],
-            self.setup.folder(),
-        )?;
-        let said = pool.answers(self.options.common.patience())?.swap_remove(0);
+    fn start_server(&mut self, server: Server, command: Command) -> Result<(), Failure> {
+        let mut pool = self.setup.worker(server.name(), command)?;
+        let said = pool.answers(self.setup.patience)?.swap_remove(0);
         let (Some(host), Some(port)) = (said["host"].as_str(), said["port"].as_u64()) else {
             return Err(Failure::new(format!(
                 "{} is nowhere: {said}",
@@ -158,41 +150,33 @@ impl Processes<'_> {
         Ok(())
     }
 
-    fn start_client(&mut self, client: Client, mut command: Command) -> Result<(), Failure> {
-        forget_ranks(&mut command);
+    fn start_client(&mut self, client: Client, command: Command) -> Result<(), Failure> {
         let name = format!("{}'s client", client.name());
-        let pool = WorkerPool::start(
-            &self.setup.children,
-            name,
-            vec![command],
-            self.setup.folder(),
-        )?;
+        let pool = self.setup.worker(&name, command)?;
         self.clients.push((client, pool));
         Ok(())
     }
 
     fn measure(&mut self) -> Result<StoreResults, Failure> {
-        let (options, patience) = (self.options, self.options.common.patience());
+        let (options, patience) = (self.options, self.setup.patience);
         let mut measured = StoreResults::default();
         // The first round warms up what is measured and is not counted.
         for round in 0..=options.rounds {
-            // Who comes first has the caches of whoever came before.
-            self.servers.reverse();
             for operation in Operation::ALL {
-                for (client, pool) in &mut self.clients {
-                    for (server, _, address) in &self.servers {
-                        let calls = options.calls_of(operation);
-                        let order = Order::Calls {
-                            address: address.clone(),
-                            operation,
-                            calls,
-                        };
-                        let answer = read(&pool.ask(&json!(order), patience)?)?;
-                        let rate = calls as f64 / answer.seconds;
-                        if round > 0 {
-                            measured.add(*client, operation, *server, rate);
-                        }
-                    }
+                let (calls, servers) = (options.calls_of(operation), self.servers.len());
+                let rates = each_once(round, self.clients.len() * servers, |side| {
+                    let (client, pool) = &mut self.clients[side / servers];
+                    let (server, _, address) = &self.servers[side % servers];
+                    let order = Order::Calls {
+                        address: address.clone(),
+                        operation,
+                        calls,
+                    };
+                    let answer = read(&pool.ask(&json!(order), patience)?)?;
+                    Ok((*client, *server, calls as f64 / answer.seconds))
+                })?;
+                for (client, server, rate) in rates.into_iter().filter(|_| round > 0) {
+                    measured.add(client, operation, server, rate);
                 }
             }
             let (_, pool) = &mut self.clients[0];
@@ -210,19 +194,17 @@ impl Processes<'_> {
     /// Ours alone connect a thousand times: PyTorch's client asks for the name of each address that
     /// it meets, so its time is that of the resolver.
     fn meet_crowds(&mut self, measured: &mut StoreResults) -> Result<(), Failure> {
-        let (options, patience) = (self.options, self.options.common.patience());
         let (client, pool) = &mut self.clients[0];
         for (server, _, address) in &self.servers {
             let order = Order::Connect {
                 address: address.clone(),
-                clients: options.clients,
-                patience_s: options.connect_timeout,
+                clients: CLIENTS,
+                patience_s: CONNECT_SECONDS,
             };
-            let answer = read(&pool.ask(&json!(order), patience)?)?;
+            let answer = read(&pool.ask(&json!(order), self.setup.patience)?)?;
             measured.crowds.push(Crowd {
                 client: *client,
                 server: *server,
-                clients: options.clients,
                 failed: answer.failed,
                 seconds: answer.seconds,
                 why: answer.why,
@@ -232,7 +214,7 @@ impl Processes<'_> {
     }
 
     fn finish(self) -> Result<(), Failure> {
-        let patience = self.options.common.patience();
+        let patience = self.setup.patience;
         for (_, pool) in self.clients {
             pool.finish(patience)?;
         }

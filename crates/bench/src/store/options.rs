@@ -3,10 +3,16 @@
 use clap::Parser;
 
 use super::client::Operation;
-use crate::bench::{Common, at_least_1};
+use crate::bench::at_least_1;
 use crate::peers::{Peer, one_of};
 
 const SETS_PER_GET: usize = 10;
+
+/// Clients that connect at once.
+pub(super) const CLIENTS: usize = 1_000;
+
+/// A client that has not connected after this many seconds has failed.
+pub(super) const CONNECT_SECONDS: u64 = 20;
 
 /// Measures the store over TCP on this machine: gets, adds and sets a second, and many clients at once.
 ///
@@ -14,12 +20,6 @@ const SETS_PER_GET: usize = 10;
 /// time, and PyTorch's client and ours measure both of them in turn, so that servers are compared with
 /// the same client, and the two stores each with its own.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench store",
-    after_help = "Environment:\n  \
-        EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
-        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
-)]
 pub(crate) struct StoreBench {
     /// Measure beside this peer.
     #[arg(long, value_name = "PEER", value_parser = one_of([Peer::Pytorch]))]
@@ -32,17 +32,6 @@ pub(crate) struct StoreBench {
     /// How many rounds.
     #[arg(long, default_value_t = 7, value_parser = at_least_1)]
     pub(super) rounds: usize,
-
-    /// Clients that connect at once.
-    #[arg(long, default_value_t = 1_000, value_parser = at_least_1)]
-    pub(super) clients: usize,
-
-    /// A client that has not connected after this many seconds has failed.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) connect_timeout: u64,
-
-    #[command(flatten)]
-    pub(super) common: Common<180>,
 }
 
 impl StoreBench {

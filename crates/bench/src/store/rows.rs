@@ -1,27 +1,20 @@
 //! What was measured, as a table and as JSON.
 
+use std::collections::BTreeMap;
+
 use everburn_record::statistics::{Spread, median_ratio};
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::client::Operation;
+use super::options::CLIENTS;
 use super::{Client, Server};
-
-/// Calls a second of one operation, by one client at one server, one value a round.
-#[derive(Debug, Clone)]
-pub(super) struct Series {
-    pub(super) client: Client,
-    pub(super) operation: Operation,
-    pub(super) server: Server,
-    pub(super) rates: Vec<f64>,
-}
 
 /// Clients that have connected at once.
 #[derive(Debug, Clone)]
 pub(super) struct Crowd {
     pub(super) client: Client,
     pub(super) server: Server,
-    pub(super) clients: usize,
     pub(super) failed: usize,
     pub(super) seconds: f64,
     pub(super) why: Option<String>,
@@ -30,7 +23,8 @@ pub(super) struct Crowd {
 /// All that one run has found.
 #[derive(Debug, Default)]
 pub(crate) struct StoreResults {
-    pub(super) series: Vec<Series>,
+    /// Calls a second by one client of one operation at one server, one value a round.
+    series: BTreeMap<(Client, Operation, Server), Vec<f64>>,
     pub(super) crowds: Vec<Crowd>,
     /// Bare messages per second, there and back.
     pub(super) echoes: Vec<f64>,
@@ -64,25 +58,13 @@ const PAIRS: [Pair; 3] = [
 
 impl StoreResults {
     pub(super) fn add(&mut self, client: Client, operation: Operation, server: Server, rate: f64) {
-        let same = |series: &&mut Series| {
-            (series.client, series.operation, series.server) == (client, operation, server)
-        };
-        match self.series.iter_mut().find(same) {
-            Some(series) => series.rates.push(rate),
-            None => self.series.push(Series {
-                client,
-                operation,
-                server,
-                rates: vec![rate],
-            }),
-        }
+        let rates = self.series.entry((client, operation, server));
+        rates.or_default().push(rate);
     }
 
     fn rates(&self, (client, server): (Client, Server), operation: Operation) -> &[f64] {
-        let found = self.series.iter().find(|series| {
-            (series.client, series.operation, series.server) == (client, operation, server)
-        });
-        found.map_or(&[], |series| &series.rates)
+        let found = self.series.get(&(client, operation, server));
+        found.map_or(&[], Vec::as_slice)
     }
 
     /// Who is compared, operation, both sides' rates; theirs are empty where there is no peer.
@@ -136,8 +118,7 @@ impl StoreResults {
                 (failed, why) => format!("{failed} FAILED: {}", why.as_deref().unwrap_or("?")),
             };
             format!(
-                "{} clients of {} at once at {}: {failed}, {:.2} s",
-                crowd.clients,
+                "{CLIENTS} clients of {} at once at {}: {failed}, {:.2} s",
                 crowd.client.name(),
                 crowd.server.name(),
                 crowd.seconds
@@ -166,7 +147,7 @@ impl StoreResults {
                 json!({
                     "client": crowd.client.name(),
                     "server": crowd.server.name(),
-                    "clients": crowd.clients,
+                    "clients": CLIENTS,
                     "failed": crowd.failed,
                     "seconds": crowd.seconds,
                 })
@@ -234,7 +215,6 @@ mod tests {
         let crowd = Crowd {
             client: Client::Rust,
             server: Server::Ours,
-            clients: 10,
             failed: 2,
             seconds: 1.0,
             why: Some("refused".into()),

@@ -8,12 +8,13 @@ mod rows;
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
 
 use self::rows::{Row, Setting, SyncResults, table, to_json};
-use crate::bench::{Bench, Common, Setup, at_least_1};
+use crate::bench::{Bench, Setup, at_least_1};
 use crate::failure::Failure;
 use crate::job::Job;
 use crate::network::{LinkOptions, Network};
@@ -25,12 +26,6 @@ const VALIDATION_SAMPLES: usize = 256;
 /// (DiLoCo), as they are, with differences of 8 bits, and with differences of 4 bits in fragments that nobody waits for: bytes,
 /// time, waits and validation loss of the same number of steps.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench sync",
-    after_help = "Environment:\n  \
-        EVERBURN_BIN       a built everburn to measure in place of this one\n  \
-        EVERBURN_DATA_DIR  where the data are"
-)]
 pub(crate) struct SyncBench {
     /// The model to train.
     #[arg(long, default_value = "gpt-nano")]
@@ -52,35 +47,8 @@ pub(crate) struct SyncBench {
     #[arg(long, default_value_t = 50, value_name = "H", value_parser = at_least_1)]
     every: usize,
 
-    /// In how many fragments the last side exchanges the model.
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = at_least_1)]
-    fragments: usize,
-
-    /// How many bits the differences of the last side have: 8, 4 or 2.
-    #[arg(long, default_value = "4", value_name = "BITS", value_parser = ["8", "4", "2"])]
-    bits: String,
-
-    /// The inner learning rate of the sides with local steps [default: that of DDP].
-    #[arg(long, value_name = "RATE")]
-    learning_rate: Option<f64>,
-
-    /// The outer learning rate [default: DiLoCo's].
-    #[arg(long, value_name = "RATE")]
-    outer_learning_rate: Option<f64>,
-
-    /// The outer momentum [default: DiLoCo's].
-    #[arg(long, value_name = "SHARE")]
-    outer_momentum: Option<f64>,
-
     #[command(flatten)]
     link: LinkOptions,
-
-    /// Only the sides whose names have this in them: ddp, every, int8, in (fragments).
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
-
-    #[command(flatten)]
-    common: Common<3600>,
 
     /// Flags of `everburn train` for all sides, after `--`.
     #[arg(last = true, value_name = "FLAGS")]
@@ -88,49 +56,25 @@ pub(crate) struct SyncBench {
 }
 
 impl SyncBench {
-    /// The name of each side, and what it is told besides what all are.
-    fn sides(&self) -> Vec<(String, Vec<String>)> {
-        let rounds = |more: &[&str]| {
-            let mut flags = vec!["--local-steps".to_owned(), self.every.to_string()];
-            for (flag, number) in [
-                ("--outer-learning-rate", self.outer_learning_rate),
-                ("--outer-momentum", self.outer_momentum),
-                ("--learning-rate", self.learning_rate),
-            ] {
-                flags.extend(
-                    number
-                        .into_iter()
-                        .flat_map(|it| [flag.to_owned(), it.to_string()]),
-                );
-            }
-            flags.extend(more.iter().map(|word| (*word).to_owned()));
-            flags
-        };
+    /// The name of each side, and its flags besides those of all.
+    fn sides(&self) -> [(String, Vec<String>); 4] {
         let every = format!("every={}", self.every);
-        let fragments = self.fragments.to_string();
-        let sides = [
+        let rounds = |more: &str| {
+            let flags = format!("--local-steps {} {more}", self.every);
+            flags.split_whitespace().map(str::to_owned).collect()
+        };
+        [
             ("ddp".to_owned(), Vec::new()),
-            (every.clone(), rounds(&[])),
+            (every.clone(), rounds("")),
+            (format!("{every} int8"), rounds("--compress-outer int8")),
             (
-                format!("{every} int8"),
-                rounds(&["--compress-outer", "int8"]),
+                format!("{every} int4 in 5"),
+                rounds("--compress-outer int4 --outer-fragments 5"),
             ),
-            (
-                format!("{every} int{} in {fragments}", self.bits),
-                rounds(&[
-                    "--compress-outer",
-                    &format!("int{}", self.bits),
-                    "--outer-fragments",
-                    &fragments,
-                ]),
-            ),
-        ];
-        let only = self.only.as_deref().unwrap_or_default();
-        let wanted = sides.into_iter().filter(|(name, _)| name.contains(only));
-        wanted.collect()
+        ]
     }
 
-    fn training(&self, command: &mut Command, flags: &[String], run: &Path) {
+    fn training(&self, command: &mut Command, flags: &[String], run: &Path, timeout: Duration) {
         command
             // As another launcher's, so that the run directory is made here.
             .env_remove("EVERBURN_LAUNCHER_PID")
@@ -139,7 +83,7 @@ impl SyncBench {
             .args(["--steps", &self.steps.to_string(), "--epochs", "1000"])
             .args(["--validation-samples", &VALIDATION_SAMPLES.to_string()])
             .args(["--test-samples", "64", "--compare-every", "0"])
-            .args(["--timeout", &self.common.run_timeout.to_string()])
+            .args(["--timeout", &timeout.as_secs().to_string()])
             .arg("--run-dir")
             .arg(run)
             .args(&self.flags)
@@ -153,20 +97,13 @@ impl SyncBench {
 impl Bench for SyncBench {
     const NAME: &'static str = "sync";
     const ABOUT: &'static str = "bytes, time and loss of DDP and of local steps; --link 10mbit";
+    const RUN_TIMEOUT: &'static str = "3600";
 
     type Results = SyncResults;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn check(&self) -> Result<(), Failure> {
         if self.ranks < 2 {
             let what = "--ranks: an exchange needs 2 ranks or more";
-            return Err(Failure::usage(what));
-        }
-        if self.sides().is_empty() {
-            let what = "--only: no side has this in its name; there are ddp, every, int8 and in";
             return Err(Failure::usage(what));
         }
         Ok(())
@@ -182,9 +119,9 @@ impl Bench for SyncBench {
             let sent = || network.as_ref().map(Network::sent_bytes).transpose();
             let sent_before = sent()?;
             let job = Job::start(context, &name, |command| {
-                self.training(command, &flags, &run);
+                self.training(command, &flags, &run, setup.patience);
             })?;
-            job.finish(self.common.patience())?;
+            job.finish(setup.patience)?;
             let wire = sent()?
                 .zip(sent_before)
                 .map(|(after, before)| after - before);
@@ -232,11 +169,11 @@ mod tests {
 
     #[test]
     fn the_sides_differ_in_how_ranks_become_equal() {
-        let options = options("--every 20 --outer-learning-rate 0.5 --link 10mbit");
+        let options = options("--every 20 --link 10mbit -- --outer-momentum 0.5");
         let sides = options.sides();
         let lines = sides.iter().map(|(_, flags)| {
             let mut command = Command::new("e");
-            options.training(&mut command, flags, Path::new("/run"));
+            options.training(&mut command, flags, Path::new("/run"), Duration::ZERO);
             let words = command
                 .get_args()
                 .map(|word| word.to_string_lossy().into_owned());
@@ -244,11 +181,11 @@ mod tests {
         });
         let lines = lines.collect::<Vec<_>>();
         assert!(
-            lines[0].ends_with("--run-dir /run --transport tcp"),
+            lines[0].ends_with("--run-dir /run --outer-momentum 0.5 --transport tcp"),
             "{}",
             lines[0]
         );
-        let every = "--local-steps 20 --outer-learning-rate 0.5";
+        let every = "--outer-momentum 0.5 --local-steps 20";
         assert!(lines[1].contains(every) && !lines[1].contains("int8"));
         assert!(lines[2].contains(&format!("{every} --compress-outer int8")));
         assert!(lines[3].contains(&format!(
@@ -257,20 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn sides_can_be_left_out_and_nonsense_is_refused() {
-        let names = |words: &str| {
-            let sides = options(words).sides().into_iter();
-            sides.map(|(name, _)| name).collect::<Vec<_>>()
-        };
-        assert_eq!(names("--only ddp"), ["ddp"]);
-        assert_eq!(
-            names("--only every --bits 2"),
-            ["every=50", "every=50 int8", "every=50 int2 in 5"]
-        );
-        for words in ["--ranks 1", "--only lunch"] {
-            let refused = options(words).check();
-            assert!(matches!(refused, Err(Failure::Usage(_))), "{words}");
-        }
+    fn one_rank_exchanges_nothing() {
+        let refused = options("--ranks 1").check();
+        assert!(matches!(refused, Err(Failure::Usage(_))));
         assert_eq!(options("").check(), Ok(()));
     }
 }

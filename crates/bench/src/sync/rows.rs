@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use everburn_record::table::aligned;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::bench::read_json;
@@ -10,6 +11,7 @@ use crate::cells;
 use crate::failure::Failure;
 
 /// What all sides have in common.
+#[derive(Serialize)]
 pub(super) struct Setting {
     pub(super) model: String,
     pub(super) ranks: usize,
@@ -17,8 +19,10 @@ pub(super) struct Setting {
     pub(super) steps: usize,
     pub(super) every: usize,
     /// The links in words, where there are some.
+    #[serde(skip)]
     pub(super) network: Option<String>,
     /// Bytes per second, where there are links.
+    #[serde(rename = "link_bytes_per_second")]
     pub(super) link: Option<f64>,
 }
 
@@ -28,14 +32,18 @@ pub(crate) struct SyncResults {
 }
 
 /// One side.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
+    #[serde(rename = "side")]
     name: String,
     /// Of all training steps.
+    #[serde(rename = "train_seconds")]
     seconds: f64,
     /// What a rank handed to collectives for gradients or differences.
+    #[serde(rename = "bytes_a_rank")]
     bytes: f64,
     /// What all ranks' interfaces have sent in the whole run, where there are links.
+    #[serde(rename = "bytes_on_the_wire")]
     wire: Option<u64>,
     /// The share of the time of all steps in which rank 0 waited for others.
     waited: f64,
@@ -152,36 +160,9 @@ pub(super) fn table(measured: &SyncResults) -> String {
 }
 
 pub(super) fn to_json(measured: &SyncResults, machine: &Value) -> Value {
-    let rows = measured.rows.iter().map(|row| {
-        json!({
-            "side": row.name,
-            "train_seconds": row.seconds,
-            "bytes_a_rank": row.bytes,
-            "bytes_on_the_wire": row.wire,
-            "waited": row.waited,
-            "validation_loss": row.validation_loss,
-        })
-    });
-    let Setting {
-        model,
-        ranks,
-        batch,
-        steps,
-        every,
-        link,
-        network: _,
-    } = &measured.setting;
-    json!({
-        "benchmark": "sync",
-        "machine": machine,
-        "model": model,
-        "ranks": ranks,
-        "batch": batch,
-        "steps": steps,
-        "every": every,
-        "link_bytes_per_second": link,
-        "rows": rows.collect::<Vec<_>>(),
-    })
+    let SyncResults { setting, rows } = measured;
+    let found = json!({ "benchmark": "sync", "machine": machine, "rows": rows });
+    cells::joined(json!(setting), found)
 }
 
 #[cfg(test)]

@@ -5,18 +5,17 @@ mod ours;
 mod rows;
 mod theirs;
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use self::options::Case;
 pub(crate) use self::options::TrainBench;
 use self::ours::{Data, Report};
-use self::rows::{CaseMeasurement, PeerMeasurement, table, to_json};
+use self::rows::{CaseMeasurement, table, to_json};
 use crate::bench::{Bench, Setup, read_json, temporary_folder};
 use crate::cells;
 use crate::failure::Failure;
 use crate::peers::{FoundPeer, Peer};
+use crate::rounds::each_once;
 
 /// Steps of the short run that finds how many steps fill the wanted time.
 const TRIAL_STEPS: usize = 10;
@@ -27,12 +26,9 @@ const FEWEST_STEPS: usize = 30;
 impl Bench for TrainBench {
     const NAME: &'static str = "train";
     const ABOUT: &'static str = "samples/s of `everburn train` by model, ranks and batch size; --against pytorch,compile,jax";
+    const RUN_TIMEOUT: &'static str = "600";
 
     type Results = Vec<CaseMeasurement>;
-
-    fn json_file(&self) -> Option<&Path> {
-        self.common.json.as_deref()
-    }
 
     fn check(&self) -> Result<(), Failure> {
         self.check_options()
@@ -58,13 +54,13 @@ impl Bench for TrainBench {
                     steps_for(self.seconds, trial.samples_per_second, case.batch)
                 }
             };
-            all.push(CaseMeasurement::new(case, steps, &setup.peers));
+            all.push(CaseMeasurement::new(case, steps, setup.peers.len()));
         }
-        for round in 1..=self.rounds {
+        for round in 0..self.rounds {
             for measured in &mut all {
                 runs.add_round(round, measured)?;
-                let (case, rounds) = (&measured.case, self.rounds);
-                eprintln!("[round {round}/{rounds}] {case}: {}", measured.last_round());
+                let (case, last) = (&measured.case, measured.last_round(&setup.peers));
+                eprintln!("[round {}/{}] {case}: {last}", round + 1, self.rounds);
             }
         }
         Ok(all)
@@ -74,12 +70,12 @@ impl Bench for TrainBench {
         notes(results, self, &setup.peers)
     }
 
-    fn table(&self, results: &Vec<CaseMeasurement>, _: &Setup) -> String {
-        table(results)
+    fn table(&self, results: &Vec<CaseMeasurement>, setup: &Setup) -> String {
+        table(results, &setup.peers)
     }
 
-    fn to_json(&self, results: &Vec<CaseMeasurement>, _: &Setup, machine: &Value) -> Value {
-        to_json(results, machine)
+    fn to_json(&self, results: &Vec<CaseMeasurement>, setup: &Setup, machine: &Value) -> Value {
+        to_json(results, &setup.peers, machine)
     }
 }
 
@@ -91,62 +87,40 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// All sides once: ours, which finds the data, then the peers; backwards in every other round.
+    /// All sides once: in the first round ours before the peers, which have its data.
     fn add_round(&self, round: usize, measured: &mut CaseMeasurement) -> Result<(), Failure> {
-        let backwards = round.is_multiple_of(2);
-        if !backwards {
-            self.add_ours(measured)?;
-        }
-        self.add_peers(backwards, measured)?;
-        if backwards {
-            self.add_ours(measured)?;
-        }
+        let peers = match theirs::trains(&measured.case.model) {
+            true => self.setup.peers.as_slice(),
+            false => &[],
+        };
+        let rates = each_once(round, 1 + peers.len(), |side| {
+            let Some(peer) = side.checked_sub(1) else {
+                let report = self.ours(&measured.case, measured.steps)?;
+                measured.data_path = report.data_path();
+                measured.dataset = report.dataset;
+                return Ok(report.samples_per_second);
+            };
+            self.theirs(&peers[peer], measured)
+        })?;
+        measured.rates.add(rates);
         Ok(())
     }
 
-    fn add_ours(&self, measured: &mut CaseMeasurement) -> Result<(), Failure> {
-        let report = self.ours(&measured.case, measured.steps)?;
-        measured.ours.push(report.samples_per_second);
-        measured.data_path = report.data_path();
-        measured.dataset = report.dataset;
-        Ok(())
-    }
-
-    fn add_peers(&self, backwards: bool, measured: &mut CaseMeasurement) -> Result<(), Failure> {
+    fn theirs(&self, found: &FoundPeer, measured: &CaseMeasurement) -> Result<f64, Failure> {
         let (case, steps) = (&measured.case, measured.steps);
-        let path = measured.data_path.as_deref();
-        let mut peers: Vec<&mut PeerMeasurement> = measured.peers.iter_mut().collect();
-        if backwards {
-            peers.reverse();
-        }
-        for peer in peers.into_iter().filter(|_| theirs::trains(&case.model)) {
-            let rate = self.theirs(&peer.found, case, steps, path)?;
-            peer.rates.push(rate);
-            peer.data = Some(theirs::kind_of_data(path).to_owned());
-        }
-        Ok(())
-    }
-
-    fn theirs(
-        &self,
-        found: &FoundPeer,
-        case: &Case,
-        steps: usize,
-        data: Option<&Path>,
-    ) -> Result<f64, Failure> {
         let folder = temporary_folder()?;
-        let mut command = theirs::command(found, case, steps, data);
+        let mut command = theirs::command(found, case, steps, measured.data_path.as_deref());
         let who = format!("{}'s {case}", found.peer.name());
-        let (children, patience) = (&self.setup.children, self.options.common.patience());
+        let (children, patience) = (&self.setup.children, self.setup.patience);
         let output = children.run(&who, &mut command, folder.path(), patience)?;
-        theirs::samples_per_second(&who, &output, case, steps, theirs::kind_of_data(data))
+        theirs::samples_per_second(&who, &output, case, steps, measured.kind_of_data())
     }
 
     fn ours(&self, case: &Case, steps: usize) -> Result<Report, Failure> {
         let folder = temporary_folder()?;
         let run_dir = folder.path().join("run");
         let mut command = ours::command(&self.setup.program, case, steps, &self.data, &run_dir);
-        let (name, patience) = (format!("everburn's {case}"), self.options.common.patience());
+        let (name, patience) = (format!("everburn's {case}"), self.setup.patience);
         let children = &self.setup.children;
         children.run(&name, &mut command, folder.path(), patience)?;
         Report::of(&read_json(&run_dir.join("report.json"))?, case, steps)
@@ -173,9 +147,10 @@ fn notes(measured: &[CaseMeasurement], options: &TrainBench, peers: &[FoundPeer]
             .into(),
     ];
     for (index, found) in peers.iter().enumerate() {
-        let random = measured
+        let mut theirs = measured
             .iter()
-            .any(|case| case.peers[index].data.as_deref() == Some("random"));
+            .filter(|case| !case.rates.peers[index].is_empty());
+        let random = theirs.any(|case| case.data_path.is_none());
         let data = if random {
             "random data"
         } else {
@@ -222,24 +197,24 @@ mod tests {
     fn the_notes_name_data_and_peers() {
         let peers = [(Peer::Pytorch, "2"), (Peer::Jax, "0.9")]
             .map(|(peer, version)| FoundPeer::of_tests(peer, version));
-        let measured = |model: &str, data: [Option<&str>; 2]| {
+        let measured = |model: &str, rates: &[f64], data: Option<&str>| {
             let case = Case {
                 model: model.into(),
                 ranks: 1,
                 threads: 2,
                 batch: 64,
             };
-            let mut measured = CaseMeasurement::new(case, 100, &peers);
+            let mut measured = CaseMeasurement::new(case, 100, 2);
             measured.dataset = "synthetic-digits".into();
-            for (peer, data) in measured.peers.iter_mut().zip(data) {
-                peer.data = data.map(Into::into);
-            }
+            measured.data_path = data.map(Into::into);
+            measured.rates.add(rates.iter().copied());
             measured
         };
         let options = TrainBench::parse_from(["bench train"]);
         let all = [
-            measured("mnist", [Some("random"), Some("real")]),
-            measured("mlp", [None; 2]),
+            measured("mnist", &[9.0, 5.0], None),
+            measured("mnist", &[9.0, 5.0, 4.0], Some("/data")),
+            measured("mlp", &[9.0], None),
         ];
         let alone = notes(&all, &options, &[]);
         assert!(alone.starts_with("data:    synthetic-digits\n"), "{alone}");

@@ -7,7 +7,7 @@ use clap::Parser;
 use everburn_record::units::counted;
 
 use super::ours::Data;
-use crate::bench::{Common, at_least_1};
+use crate::bench::at_least_1;
 use crate::failure::Failure;
 use crate::peers::{Peer, one_of};
 
@@ -16,13 +16,6 @@ use crate::peers::{Peer, one_of};
 /// Every case runs once a round, each beside its peers, so that a slow minute of the machine falls
 /// on all; ratios are medians over the rounds. A peer that is missing is refused at the start.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask bench train",
-    after_help = "Environment:\n  \
-        EVERBURN_DATA_DIR  the folder in which mnist/ and tinyshakespeare/ hold the data files\n  \
-        EVERBURN_PYTHON    the Python that can import torch or jax, for --against [default: python3]\n  \
-        EVERBURN_BIN       a built everburn to measure in place of this one"
-)]
 pub(crate) struct TrainBench {
     /// The models.
     #[arg(long, value_delimiter = ',', default_value = "mnist")]
@@ -64,9 +57,6 @@ pub(crate) struct TrainBench {
     /// Measure these peers in the same rounds, and print the ratio to each and to the fastest.
     #[arg(long, value_name = "PEERS", value_delimiter = ',', value_parser = one_of([Peer::Pytorch, Peer::Compile, Peer::Jax]))]
     pub(super) against: Vec<Peer>,
-
-    #[command(flatten)]
-    pub(super) common: Common<600>,
 }
 
 /// Text models, and the tokens of a sample.
@@ -101,18 +91,10 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            model,
-            ranks,
-            threads,
-            batch,
-        } = self;
-        write!(
-            f,
-            "{model}, {} x {}, batch {batch}",
-            counted(*ranks, "rank"),
-            counted(*threads, "thread")
-        )
+        let ranks = counted(self.ranks, "rank");
+        let threads = counted(self.threads, "thread");
+        let (model, batch) = (&self.model, self.batch);
+        write!(f, "{model}, {ranks} x {threads}, batch {batch}")
     }
 }
 
@@ -133,9 +115,8 @@ impl TrainBench {
             for &batch in &self.batch_size {
                 for &ranks in &self.ranks {
                     for threads in self.threads_of(ranks, cores) {
-                        let model = model.clone();
                         cases.push(Case {
-                            model,
+                            model: model.clone(),
                             ranks,
                             threads,
                             batch,

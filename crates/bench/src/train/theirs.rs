@@ -61,14 +61,6 @@ pub(super) fn command(
     command
 }
 
-/// What a script calls the data at `path`, or random ones.
-pub(super) fn kind_of_data(path: Option<&Path>) -> &'static str {
-    match path {
-        Some(_) => "real",
-        None => "random",
-    }
-}
-
 /// The samples/s of `who`, a peer's run of a case, by the last line of its output; a run that did something else is no
 /// measurement.
 pub(super) fn samples_per_second(

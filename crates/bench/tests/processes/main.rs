@@ -4,3 +4,4 @@ mod kernels;
 mod peers;
 mod ranks;
 mod scale;
+mod steps;

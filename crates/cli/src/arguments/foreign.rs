@@ -11,81 +11,59 @@ use everburn_record::{RUNS, invocation, runs_in};
 use crate::legible;
 use crate::summary::resume_of;
 
-/// Names of PyTorch, torchrun, Lightning and Hugging Face, without hyphens between words, and the flag that is meant.
-const NAMES: [(&str, &str); 51] = [
+/// Names of PyTorch, torchrun, Lightning and Hugging Face, without hyphens between words, and the flag that each means.
+const NAMES: [(&str, &str); 27] = [
     ("lr", "--learning-rate"),
-    ("bs", "--batch-size"),
-    ("perdevicetrainbatchsize", "--batch-size"),
+    ("bs perdevicetrainbatchsize", "--batch-size"),
     ("wd", "--weight-decay"),
-    ("numepochs", "--epochs"),
-    ("maxepochs", "--epochs"),
-    ("numtrainepochs", "--epochs"),
+    ("numepochs maxepochs numtrainepochs", "--epochs"),
     ("maxsteps", "--steps"),
-    ("savesteps", "--checkpoint-every"),
-    ("savestrategy", "--checkpoint-every"),
-    ("loggingsteps", "--log-every"),
-    ("logeverynsteps", "--log-every"),
+    ("savesteps savestrategy", "--checkpoint-every"),
+    ("loggingsteps logeverynsteps", "--log-every"),
     ("numworkers", "--workers"),
-    ("gradclip", "--max-gradient-norm"),
-    ("clipgradnorm", "--max-gradient-norm"),
-    ("maxgradnorm", "--max-gradient-norm"),
-    ("gradientclipval", "--max-gradient-norm"),
+    (
+        "gradclip clipgradnorm maxgradnorm gradientclipval",
+        "--max-gradient-norm",
+    ),
     ("gradientaccumulationsteps", "--accumulate"),
-    ("bf16", "--precision bf16"),
+    ("bf16 amp", "--precision bf16"),
     ("fp16", "--precision f16"),
     ("fsdp", "--shard parameters"),
     ("zerostage", "--shard"),
-    ("nproc", "--ranks"),
-    ("nprocpernode", "--ranks"),
-    ("worldsize", "--ranks"),
-    ("localrank", "--ranks"),
+    ("nproc nprocpernode worldsize localrank", "--ranks"),
     ("nnodes", "--nodes"),
-    ("masteraddr", "--rendezvous"),
-    ("rdzvendpoint", "--rendezvous"),
-    ("masterport", "--rendezvous"),
-    ("pretrained", "--init-from"),
-    ("from", "--init-from"),
-    ("weights", "--init-from"),
-    ("modelnameorpath", "--init-from"),
-    ("loadfrom", "--init-from"),
-    ("checkpoint", "--init-from"),
-    ("amp", "--precision bf16"),
-    ("ckptpath", "--resume --run-dir RUN"),
-    ("resumefromcheckpoint", "--resume --run-dir RUN"),
+    ("masteraddr rdzvendpoint masterport", "--rendezvous"),
+    (
+        "pretrained from weights modelnameorpath loadfrom checkpoint",
+        "--init-from",
+    ),
+    ("ckptpath resumefromcheckpoint", "--resume --run-dir RUN"),
     ("outputdir", "--run-dir"),
-    ("imagesize", "--set data.size=PIXELS"),
-    ("size", "--set data.size=PIXELS"),
-    ("blocksize", "--set text.window=TOKENS"),
-    ("maxlength", "--set text.window=TOKENS"),
-    ("maxnewtokens", "--tokens"),
-    ("maxlength", "--tokens"),
-    ("maxtokens", "--tokens"),
+    ("imagesize size", "--set data.size=PIXELS"),
+    ("blocksize maxlength", "--set text.window=TOKENS"),
+    ("maxnewtokens maxlength maxtokens", "--tokens"),
     ("dosample", "--temperature"),
     ("vocabsize", "--vocabulary"),
     ("input", "--data"),
     ("format", "--to"),
 ];
 
-/// Commands of PyTorch, torchrun, Lightning and Hugging Face, and the one that is meant.
-const COMMANDS: [(&str, &str); 17] = [
-    ("fit", "train"),
-    ("run", "train"),
-    ("launch", "train"),
-    ("torchrun", "train"),
-    ("finetune", "train"),
-    ("fine-tune", "train"),
-    ("resume", "train --resume --run-dir RUN"),
-    ("continue", "train --resume --run-dir RUN"),
-    ("test", "eval"),
-    ("validate", "eval"),
-    ("infer", "predict"),
-    ("inference", "predict"),
+/// Commands of PyTorch, torchrun, Lightning and Hugging Face, and the one that each means.
+const COMMANDS: [(&str, &str); 8] = [
+    ("fit run launch torchrun finetune fine-tune", "train"),
+    ("resume continue", "train --resume --run-dir RUN"),
+    ("test validate", "eval"),
+    ("infer inference", "predict"),
     ("sample", "generate"),
     ("profile", "bottleneck"),
     ("tensorboard", "monitor"),
-    ("list", "train --list"),
-    ("models", "train --list"),
+    ("list models", "train --list"),
 ];
+
+/// Whether one of these `names` is `name`.
+fn has_name(names: &str, name: &str) -> bool {
+    names.split(' ').any(|other| other == name)
+}
 
 /// The argument that takes what `verify` passes on to its trainings.
 const FLAGS_OF_TRAIN: &str = "train";
@@ -126,7 +104,7 @@ pub(super) fn suggest(mut error: Error, program: &Command, words: &[OsString]) -
         command.is_some_and(passes_on) && has(program.find_subcommand("train"), &flag);
     let found = NAMES
         .iter()
-        .find(|(name, meant)| *name == unknown && has(command, meant));
+        .find(|(names, meant)| has_name(names, &unknown) && has(command, meant));
     let meant = match found {
         Some((_, meant)) => Some((*meant).to_string()),
         None if of_trainings => Some(format!("-- --{flag}")),
@@ -224,7 +202,7 @@ fn suggest_command(mut error: Error, program: &Command) -> Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
         return error;
     };
-    let meant = COMMANDS.iter().find(|(name, _)| name == unknown);
+    let meant = COMMANDS.iter().find(|(names, _)| has_name(names, unknown));
     if let Some((_, meant)) = meant {
         let meant = ContextValue::String((*meant).to_string());
         error.insert(ContextKind::SuggestedSubcommand, meant);
@@ -267,7 +245,10 @@ mod tests {
 
     #[test]
     fn names_of_other_programs_lead_to_flags_that_there_are() {
-        for (name, meant) in NAMES {
+        let each = NAMES
+            .iter()
+            .flat_map(|(names, meant)| names.split(' ').map(move |it| (it, meant)));
+        for (name, meant) in each {
             let suggests = |command: &str| {
                 let text = refused(&format!("everburn {command} --{name} 3"));
                 text.contains(&format!("'{meant}'"))
@@ -286,7 +267,10 @@ mod tests {
 
     #[test]
     fn commands_of_other_programs_and_misspelled_ones_lead_to_commands_that_there_are() {
-        for (name, meant) in COMMANDS {
+        let each = COMMANDS
+            .iter()
+            .flat_map(|(names, meant)| names.split(' ').map(move |it| (it, meant)));
+        for (name, meant) in each {
             let text = refused(&format!("everburn {name} x"));
             assert!(text.contains(&format!("'{meant}'")), "{name}: {text}");
             let command = meant.split(' ').next().unwrap();

@@ -55,11 +55,8 @@ pub struct TableConfig {
 #[serde(deny_unknown_fields, default)]
 struct FileConfig {
     /// The file, as `--data` gives it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     train_samples: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     test_samples: Option<usize>,
 }
 
@@ -68,7 +65,6 @@ struct FileConfig {
 #[serde(deny_unknown_fields, default)]
 struct Columns {
     /// The column to be predicted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     /// Columns that are not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -80,7 +76,6 @@ struct Columns {
     /// The width of each hidden layer.
     hidden: Vec<usize>,
     /// What the columns are; the data decide it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<TableSchema>,
 }
 

@@ -1,7 +1,7 @@
 //! Attention against its definition, and its gradients against difference quotients.
 
 use super::*;
-use crate::sample::{assert_close, doubles, on_threads, quotients, values};
+use crate::sample::{assert_close, assert_same_on_threads, doubles, quotients, values};
 
 /// Two texts of three heads that lie side by side, as an attention has them.
 struct Case {
@@ -57,22 +57,22 @@ impl Case {
         output
     }
 
-    fn forward(&self, set: InstructionSet, all: &[Vec<f32>; 3], scale: f32) -> [Vec<f32>; 2] {
+    fn forward(&self, all: &[Vec<f32>; 3], scale: f32) -> [Vec<f32>; 2] {
         let mut output = vec![f32::NAN; self.length()];
         let mut logarithms = vec![f32::NAN; self.batch * self.heads * self.tokens];
         let given = all.each_ref().map(|values| self.matrices(values));
-        causal_attention_on(set, given, scale, &mut output, &mut logarithms).unwrap();
+        causal_attention(given, scale, &mut output, &mut logarithms).unwrap();
         [output, logarithms]
     }
 
-    fn backward(&self, set: InstructionSet, all: &[Vec<f32>; 3], scale: f32) -> [Vec<f32>; 3] {
-        let [output, logarithms] = self.forward(set, all, scale);
+    fn backward(&self, all: &[Vec<f32>; 3], scale: f32) -> [Vec<f32>; 3] {
+        let [output, logarithms] = self.forward(all, scale);
         let gradient = values(self.length(), 4);
         let given = all.each_ref().map(|values| self.matrices(values));
         let mut grads = [(); 3].map(|()| vec![f32::NAN; self.length()]);
         let [a, b, c] = &mut grads;
         let output = [&output[..], &logarithms];
-        causal_attention_backward_on(set, given, scale, output, &gradient, [a, b, c]).unwrap();
+        causal_attention_backward(given, scale, output, &gradient, [a, b, c]).unwrap();
         grads
     }
 }
@@ -95,7 +95,8 @@ fn attention_is_its_definition() {
         let exact = all.each_ref().map(|values| doubles(values));
         let expected = case.expected(exact.each_ref().map(|values| &values[..]), 0.7);
         for set in InstructionSet::available() {
-            let [output, _] = case.forward(set, &all, 0.7);
+            set.choose();
+            let [output, _] = case.forward(&all, 0.7);
             assert_close(&output, &expected);
         }
     }
@@ -118,7 +119,8 @@ fn gradients_are_difference_quotients() {
             })
         });
         for set in InstructionSet::available() {
-            let grads = case.backward(set, &all, 0.7);
+            set.choose();
+            let grads = case.backward(&all, 0.7);
             for (grad, expected) in grads.iter().zip(&expected) {
                 assert_close(&grad[..expected.len()], expected);
             }
@@ -132,28 +134,16 @@ fn large_scores_do_not_overflow() {
     for value in &mut all[0] {
         *value *= 1e4;
     }
-    let set = InstructionSet::best();
-    assert!(
-        case.forward(set, &all, 1.0)[0]
-            .iter()
-            .all(|x| x.is_finite())
-    );
-    let grads = case.backward(set, &all, 1.0);
+    assert!(case.forward(&all, 1.0)[0].iter().all(|x| x.is_finite()));
+    let grads = case.backward(&all, 1.0);
     assert!(grads.iter().flatten().all(|x| x.is_finite()));
 }
 
 #[test]
 fn the_same_bits_for_any_number_of_threads() {
     let (case, all) = case(200, 32);
-    let set = InstructionSet::best();
-    let on = |threads| {
-        on_threads(threads, || {
-            (case.forward(set, &all, 0.3), case.backward(set, &all, 0.3))
-        })
-    };
-    let alone = on(1);
-    assert_eq!(alone, on(2));
-    assert_eq!(alone, on(5));
+    assert_same_on_threads(|| case.forward(&all, 0.3));
+    assert_same_on_threads(|| case.backward(&all, 0.3));
 }
 
 #[test]

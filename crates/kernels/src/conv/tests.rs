@@ -1,9 +1,11 @@
 use proptest::prelude::*;
 
-use super::{Conv2dShape, bias_grad_on, conv2d_on, definition, input_grad_on, weight_grad_on};
+use super::{
+    Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad, definition,
+};
 use crate::KernelError;
 use crate::isa::InstructionSet;
-use crate::sample::{assert_close, doubles, values};
+use crate::sample::{assert_close, assert_same_on_threads, doubles, values};
 
 struct All {
     output: Vec<f32>,
@@ -12,7 +14,7 @@ struct All {
     bias_grad: Vec<f32>,
 }
 
-fn all(set: InstructionSet, shape: &Conv2dShape) -> All {
+fn all(shape: &Conv2dShape) -> All {
     let input = values(shape.input_len().unwrap(), 1);
     let weight = values(shape.weight_len().unwrap(), 2);
     let bias = values(shape.channels[1], 3);
@@ -24,10 +26,10 @@ fn all(set: InstructionSet, shape: &Conv2dShape) -> All {
         weight_grad: garbage(weight.len()),
         bias_grad: garbage(bias.len()),
     };
-    conv2d_on(set, shape, &input, &weight, Some(&bias), &mut all.output).unwrap();
-    input_grad_on(set, shape, &gradient, &weight, &mut all.input_grad).unwrap();
-    weight_grad_on(set, shape, &input, &gradient, &mut all.weight_grad).unwrap();
-    bias_grad_on(set, shape, &gradient, &mut all.bias_grad).unwrap();
+    conv2d(shape, &input, &weight, Some(&bias), &mut all.output).unwrap();
+    conv2d_input_grad(shape, &gradient, &weight, &mut all.input_grad).unwrap();
+    conv2d_weight_grad(shape, &input, &gradient, &mut all.weight_grad).unwrap();
+    conv2d_bias_grad(shape, &gradient, &mut all.bias_grad).unwrap();
     all
 }
 
@@ -40,7 +42,8 @@ fn check(shape: &Conv2dShape) {
     let [input_grad, weight_grad, bias_grad] =
         definition::gradients(shape, &input, &weight, &gradient);
     for set in InstructionSet::available() {
-        let fast = all(set, shape);
+        set.choose();
+        let fast = all(shape);
         assert_close(&fast.output, &output);
         assert_close(&fast.input_grad, &input_grad);
         assert_close(&fast.weight_grad, &weight_grad);
@@ -164,18 +167,10 @@ fn the_same_bits_for_any_number_of_threads() {
     };
     let pointwise = Conv2dShape::new(3, [40, 140], [20, 21], [1, 1]);
     for shape in full.chain([few, pointwise]) {
-        let on = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .build()
-                .unwrap();
-            let all = pool.install(|| all(InstructionSet::best(), &shape));
+        assert_same_on_threads(|| {
+            let all = all(&shape);
             [all.output, all.input_grad, all.weight_grad, all.bias_grad]
-                .map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
-        };
-        let one = on(1);
-        assert_eq!(one, on(2));
-        assert_eq!(one, on(4));
+        });
     }
 }
 
@@ -217,7 +212,8 @@ fn gradients_are_difference_quotients() {
         quotients
     };
     for set in InstructionSet::available() {
-        let fast = all(set, &shape);
+        set.choose();
+        let fast = all(&shape);
         assert_close(
             &fast.input_grad,
             &quotients(&input, &|x| loss(x, &weight, &bias)),
@@ -236,7 +232,7 @@ fn gradients_are_difference_quotients() {
 #[test]
 fn what_is_wrong_is_named() {
     let shape = Conv2dShape::new(1, [1, 1], [3, 3], [2, 2]);
-    let result = super::conv2d(&shape, &[0.0; 8], &[0.0; 4], None, &mut [0.0; 4]);
+    let result = conv2d(&shape, &[0.0; 8], &[0.0; 4], None, &mut [0.0; 4]);
     let expected = "conv2d: input holds 8 values where the shape says 9";
     assert_eq!(result.unwrap_err().to_string(), expected);
     let uneven = Conv2dShape {

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::sample::values;
+use crate::sample::{assert_same_on_threads, values};
 
 fn at(matrix: &Matrix<'_>, row: usize, column: usize) -> f64 {
     f64::from(matrix.values[row * matrix.strides[0] + column * matrix.strides[1]])
@@ -77,19 +77,13 @@ fn products_of_matrices_that_lie_anywhere() {
 fn the_same_bits_for_any_number_of_threads() {
     for [rows, inner, columns] in [[300, 200, 100], [1, 3000, 70], [512, 64, 384]] {
         let [left, right] = [values(rows * inner, 1), values(inner * columns, 2)];
-        let on = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-            pool.build().unwrap().install(|| {
-                let mut output = vec![0.0; rows * columns];
-                let left = Matrix::new(&left, [rows, inner]);
-                let right = Matrix::new(&right, [columns, inner]).transposed();
-                matmul(left, right, None, &mut output).unwrap();
-                output
-            })
-        };
-        let alone = on(1);
-        assert_eq!(alone, on(2));
-        assert_eq!(alone, on(4));
+        assert_same_on_threads(|| {
+            let mut output = vec![0.0; rows * columns];
+            let left = Matrix::new(&left, [rows, inner]);
+            let right = Matrix::new(&right, [columns, inner]).transposed();
+            matmul(left, right, None, &mut output).unwrap();
+            [output]
+        });
     }
 }
 

@@ -25,16 +25,7 @@ pub fn max_pool2d(
     output: &mut [f32],
     indices: &mut [i32],
 ) -> Result<(), KernelError> {
-    max_pool2d_on(InstructionSet::best(), shape, input, output, indices)
-}
-
-pub(super) fn max_pool2d_on(
-    set: InstructionSet,
-    shape: &Pool2dShape,
-    input: &[f32],
-    output: &mut [f32],
-    indices: &mut [i32],
-) -> Result<(), KernelError> {
+    let set = InstructionSet::best();
     check_length(MAX_POOL, "input", shape.input_len()?, input.len())?;
     check_length(MAX_POOL, "output", shape.output_len()?, output.len())?;
     check_length(MAX_POOL, "indices", output.len(), indices.len())?;

@@ -1,12 +1,11 @@
 use proptest::prelude::*;
 
-use super::max::max_pool2d_on;
 use super::{
     AdaptivePool2dShape, Divisor, Pool2dShape, Rounding, adaptive_avg_pool2d,
-    adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d_backward,
+    adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward,
 };
 use crate::isa::InstructionSet;
-use crate::sample::{assert_close, values};
+use crate::sample::{assert_close, assert_same_on_threads, values};
 
 fn shapes() -> impl Strategy<Value = Pool2dShape> {
     let axis = (
@@ -91,9 +90,10 @@ proptest! {
             }
         }
         for set in InstructionSet::available() {
+            set.choose();
             let mut output = vec![0.0; expected.len()];
             let mut indices = vec![0_i32; expected.len()];
-            max_pool2d_on(set, &shape, &input, &mut output, &mut indices).unwrap();
+            max_pool2d(&shape, &input, &mut output, &mut indices).unwrap();
             let bits: Vec<u32> = output.iter().map(|value| value.to_bits()).collect();
             prop_assert_eq!(&bits, &expected);
             prop_assert_eq!(&indices, &expected_at);
@@ -204,30 +204,17 @@ fn the_same_bits_for_any_number_of_threads() {
         ..Pool2dShape::new([9, 8], [31, 33], [3, 3])
     };
     let input = values(shape.input_len().unwrap(), 1);
-    let on = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        pool.install(|| {
-            let mut output = vec![0.0; shape.output_len().unwrap()];
-            let mut indices = vec![0_i32; output.len()];
-            let set = InstructionSet::best();
-            max_pool2d_on(set, &shape, &input, &mut output, &mut indices).unwrap();
-            let mut input_grad = vec![0.0; input.len()];
-            max_pool2d_backward(&shape, &output, &indices, &mut input_grad).unwrap();
-            let mut averages = vec![0.0; output.len()];
-            avg_pool2d(&shape, Divisor::default(), &input, &mut averages).unwrap();
-            (
-                indices,
-                [output, input_grad, averages]
-                    .map(|v| v.into_iter().map(f32::to_bits).collect::<Vec<_>>()),
-            )
-        })
-    };
-    let one = on(1);
-    assert_eq!(one, on(2));
-    assert_eq!(one, on(4));
+    assert_same_on_threads(|| {
+        let mut output = vec![0.0; shape.output_len().unwrap()];
+        let mut indices = vec![0_i32; output.len()];
+        max_pool2d(&shape, &input, &mut output, &mut indices).unwrap();
+        let mut input_grad = vec![0.0; input.len()];
+        max_pool2d_backward(&shape, &output, &indices, &mut input_grad).unwrap();
+        let mut averages = vec![0.0; output.len()];
+        avg_pool2d(&shape, Divisor::default(), &input, &mut averages).unwrap();
+        let indices = indices.into_iter().map(|index| index as f32).collect();
+        [output, input_grad, averages, indices]
+    });
 }
 
 #[test]
@@ -252,9 +239,10 @@ fn maxima_of_windows_side_by_side_are_burns_however_long_a_line_is() {
         }
         let [rows, columns] = shape.output().unwrap();
         for set in InstructionSet::available() {
+            set.choose();
             let mut output = vec![0.0; shape.output_len().unwrap()];
             let mut indices = vec![0_i32; output.len()];
-            max_pool2d_on(set, &shape, &input, &mut output, &mut indices).unwrap();
+            max_pool2d(&shape, &input, &mut output, &mut indices).unwrap();
             for (window, (value, at)) in output.iter().zip(indices).enumerate() {
                 let (plane, pixel) = (window / (rows * columns), window % (rows * columns));
                 let taps = taps(&shape, [pixel / columns, pixel % columns]);

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::sample::{assert_close, doubles, on_threads, quotients, values};
+use crate::sample::{assert_close, assert_same_on_threads, doubles, quotients, values};
 
 /// By definition; `None` in the place of what is not looked at.
 fn define(rows: Rows, input: &[f64]) -> Vec<Option<f64>> {
@@ -105,14 +105,7 @@ fn the_same_bits_for_any_number_of_threads() {
     let count = 5 * 131 * 131;
     let (input, gradient) = (values(count, 1), values(count, 2));
     let set = InstructionSet::best();
-    let on = |threads| {
-        let rows = Rows::new(131, 0.3);
-        let results = on_threads(threads, || run(set, rows, &input, &gradient));
-        results.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
-    };
-    let one = on(1);
-    assert_eq!(one, on(2));
-    assert_eq!(one, on(4));
+    assert_same_on_threads(|| run(set, Rows::new(131, 0.3), &input, &gradient));
 }
 
 #[test]

@@ -88,7 +88,9 @@ fn a_store_in_etcd_takes_the_place_of_host_and_port() {
 #[test]
 fn what_is_wrong_is_named() {
     let message = |changes: &[(&str, &str)]| with(changes).unwrap_err().to_string();
-    assert!(message(&[("MASTER_ADDR", "")]).contains("MASTER_ADDR is not set"));
+    for missing in ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+        message(&[(missing, "")]).assert_contains([missing, "is not set"]);
+    }
     // Also where others are missing.
     for port in ["29500", ""] {
         let told = message(&[("RANK", "x"), ("MASTER_ADDR", ""), ("MASTER_PORT", port)]);

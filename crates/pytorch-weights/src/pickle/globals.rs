@@ -39,129 +39,69 @@ pub(crate) enum StorageClass {
     Unknown,
 }
 
-/// What is not of torch. Protocol 2 calls Python's `builtins` by their old name.
-const OF_PYTHON: [(&str, Global); 15] = [
-    ("collections.OrderedDict", Global::Dict),
-    ("collections.defaultdict", Global::Dict),
-    ("collections.Counter", Global::Other),
-    ("_codecs.encode", Global::Other),
-    ("__builtin__.bytearray", Global::Other),
-    ("__builtin__.bytes", Global::Other),
-    ("__builtin__.complex", Global::Other),
-    ("__builtin__.frozenset", Global::Other),
-    ("__builtin__.set", Global::Other),
-    ("builtins.bytearray", Global::Other),
-    ("builtins.bytes", Global::Other),
-    ("builtins.complex", Global::Other),
-    ("builtins.frozenset", Global::Other),
-    ("builtins.set", Global::Other),
-    ("torch.serialization._get_layout", Global::Other),
-];
-
-const OF_TORCH: [(&str, Global); 17] = [
-    ("_utils._rebuild_tensor", Global::Tensor),
-    ("_utils._rebuild_tensor_v2", Global::Tensor),
-    ("_utils._rebuild_tensor_v3", Global::TensorWithType),
-    ("_utils._rebuild_parameter", Global::Parameter),
-    ("_utils._rebuild_parameter_with_state", Global::Parameter),
-    ("_tensor._rebuild_from_type_v2", Global::FromType),
-    ("Tensor", Global::TensorClass),
-    ("nn.parameter.Parameter", Global::TensorClass),
-    ("nn.parameter.Buffer", Global::TensorClass),
-    ("Size", Global::Size),
-    ("device", Global::Other),
-    (
-        "storage.UntypedStorage",
-        Global::Storage(StorageClass::Untyped),
-    ),
-    ("UntypedStorage", Global::Storage(StorageClass::Untyped)),
-    ("strided", Global::Other),
-    ("contiguous_format", Global::Other),
-    ("preserve_format", Global::Other),
-    ("channels_last", Global::Other),
-];
+/// What builds values that weights are not made of. Protocol 2 calls Python's `builtins` by their old name.
+const OTHERS: &str = "collections.Counter _codecs.encode \
+    __builtin__.bytearray __builtin__.bytes __builtin__.complex __builtin__.frozenset __builtin__.set \
+    builtins.bytearray builtins.bytes builtins.complex builtins.frozenset builtins.set \
+    torch.serialization._get_layout torch.device \
+    torch.strided torch.contiguous_format torch.preserve_format torch.channels_last";
 
 /// Types of numbers and of storages that may be named, though no tensor of them can be read.
-const UNREAD: [&str; 14] = [
-    "complex32",
-    "complex64",
-    "complex128",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "ComplexFloatStorage",
-    "ComplexDoubleStorage",
-    "QInt8Storage",
-    "QInt32Storage",
-    "QUInt8Storage",
-    "QUInt4x2Storage",
-];
+const UNREAD: &str = "complex32 complex64 complex128 \
+    float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu \
+    ComplexFloatStorage ComplexDoubleStorage QInt8Storage QInt32Storage QUInt8Storage QUInt4x2Storage";
 
-/// Names, by how they begin and end, that build values that are not plain tensors; what these are, and what makes a
-/// tensor of a value `v` in Python. Numpy is called otherwise in its older versions.
-const NOT_PLAIN: [(&str, &str, &str, &str); 4] = [
-    (
-        "numpy.",
-        "._reconstruct",
-        "numpy arrays",
-        "torch.as_tensor(v)",
-    ),
-    (
-        "numpy.",
-        "._frombuffer",
-        "numpy arrays",
-        "torch.as_tensor(v)",
-    ),
-    (
-        "torch._utils._rebuild_sparse",
-        "_tensor",
-        "sparse tensors",
-        "v.to_dense()",
-    ),
-    (
-        "torch._utils.",
-        "_rebuild_qtensor",
-        "quantised tensors",
-        "v.dequantize()",
-    ),
-];
-
-/// What `module.name` builds and what makes a tensor of it, if that is numbers of a kind that is not read.
+/// Of a name `module.name` that builds values that are not plain tensors: what these are, and what makes a tensor of a
+/// value `v` in Python. Numpy is called otherwise in its older versions.
 pub(super) fn not_plain(full: &[u8]) -> Option<(&'static str, &'static str)> {
-    let found = NOT_PLAIN.iter().find(|(begin, end, ..)| {
-        full.starts_with(begin.as_bytes()) && full.ends_with(end.as_bytes())
-    });
-    found.map(|(_, _, what, convert)| (*what, *convert))
+    let is = |begin: &[u8], end: &[u8]| full.starts_with(begin) && full.ends_with(end);
+    if is(b"numpy.", b"._reconstruct") || is(b"numpy.", b"._frombuffer") {
+        Some(("numpy arrays", "torch.as_tensor(v)"))
+    } else if is(b"torch._utils._rebuild_sparse", b"_tensor") {
+        Some(("sparse tensors", "v.to_dense()"))
+    } else if is(b"torch._utils.", b"_rebuild_qtensor") {
+        Some(("quantised tensors", "v.dequantize()"))
+    } else {
+        None
+    }
 }
 
 impl Global {
     /// What `module.name` stands for; `None` of what weights do not need.
     pub(super) fn of(full: &[u8]) -> Option<Self> {
-        let known = OF_PYTHON.iter().find(|(known, _)| known.as_bytes() == full);
-        if let Some((_, global)) = known {
-            return Some(*global);
-        }
         let full = std::str::from_utf8(full).ok()?;
-        Self::of_torch(full.strip_prefix("torch.")?)
+        Some(match full {
+            "collections.OrderedDict" | "collections.defaultdict" => Self::Dict,
+            "torch._utils._rebuild_tensor" | "torch._utils._rebuild_tensor_v2" => Self::Tensor,
+            "torch._utils._rebuild_tensor_v3" => Self::TensorWithType,
+            "torch._utils._rebuild_parameter" | "torch._utils._rebuild_parameter_with_state" => {
+                Self::Parameter
+            }
+            "torch._tensor._rebuild_from_type_v2" => Self::FromType,
+            "torch.Tensor" | "torch.nn.parameter.Parameter" | "torch.nn.parameter.Buffer" => {
+                Self::TensorClass
+            }
+            "torch.Size" => Self::Size,
+            "torch.storage.UntypedStorage" | "torch.UntypedStorage" => {
+                Self::Storage(StorageClass::Untyped)
+            }
+            _ if OTHERS.split(' ').any(|known| known == full) => Self::Other,
+            _ => return Self::of_numbers(full.strip_prefix("torch.")?),
+        })
     }
 
-    fn of_torch(name: &str) -> Option<Self> {
-        if let Some((_, global)) = OF_TORCH.iter().find(|(known, _)| *known == name) {
-            return Some(*global);
-        }
+    /// A type of numbers, or a storage of numbers of a type.
+    fn of_numbers(name: &str) -> Option<Self> {
         if let Some(dtype) = DType::of_name(name) {
             return Some(Self::Type(dtype));
         }
         if let Some(dtype) = DType::of_storage_class(name) {
             return Some(Self::Storage(StorageClass::Of(dtype)));
         }
-        UNREAD
-            .contains(&name)
-            .then(|| match name.ends_with("Storage") {
-                true => Self::Storage(StorageClass::Unknown),
-                false => Self::OtherType,
-            })
+        let is_known = UNREAD.split(' ').any(|known| known == name);
+        is_known.then(|| match name.ends_with("Storage") {
+            true => Self::Storage(StorageClass::Unknown),
+            false => Self::OtherType,
+        })
     }
 }

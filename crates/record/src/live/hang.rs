@@ -82,7 +82,6 @@ impl Live {
     /// assert_eq!([&later[0], &later[1], &later[2]].map(|it| it.silent_seconds), [Some(2.5), Some(5.5), None]);
     /// assert_eq!([&later[0], &later[1], &later[2]].map(|it| it.alive), [true, false, true]);
     /// ```
-    #[must_use]
     pub fn as_of(&self, now_ms: u64) -> Self {
         let mut live = self.clone();
         if self.phase == Phase::Ended {
@@ -105,7 +104,6 @@ impl Live {
     }
 
     /// The number of the rank that writes the file.
-    #[must_use]
     pub fn writer(&self) -> usize {
         self.members.iter().copied().min().unwrap_or(0)
     }
@@ -131,7 +129,6 @@ impl Live {
     /// );
     /// assert!(live.held_up(18_000).unwrap().starts_with("rank 0 (process 4710 on node7) gives no word for 17 s"));
     /// ```
-    #[must_use]
     pub fn held_up(&self, now_ms: u64) -> Option<String> {
         self.held_up_with(None, now_ms)
     }
@@ -161,7 +158,6 @@ impl Live {
     }
 
     /// [What holds up](Self::held_up) the run in a folder that a process of this machine has.
-    #[must_use]
     pub fn held_up_in(run: &Path) -> Option<String> {
         let live = Self::continuing_in(run)?;
         let owner = Self::owner(run).filter(|process| proc::is_stopped(*process));
@@ -171,7 +167,6 @@ impl Live {
     }
 
     /// That the file of the run in a folder is not written any more, though the rank that writes it runs on this machine.
-    #[must_use]
     pub fn unwritten_in(run: &Path) -> Option<String> {
         Self::continuing_in(run)?.unwritten_here(unix_time_ms())
     }
@@ -201,7 +196,6 @@ impl Live {
     /// assert_eq!(live.unwritten("node8", 14_000, |_| true), None);
     /// assert_eq!(live.unwritten("node7", 5_000, |_| true), None);
     /// ```
-    #[must_use]
     pub fn unwritten(&self, host: &str, now_ms: u64, runs: impl Fn(u32) -> bool) -> Option<String> {
         let age = self.age_seconds(now_ms);
         if self.phase == Phase::Ended || age < SILENT_SECONDS {

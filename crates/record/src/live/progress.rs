@@ -26,7 +26,6 @@ impl Live {
     /// assert_eq!(text, "training at step 5,204 of 172,000 on 2 of 3 ranks (0, 2), the last step 250 ms ago");
     /// assert_eq!(live.out(), [1]);
     /// ```
-    #[must_use]
     pub fn progress(&self, now_ms: u64) -> String {
         let mut text = format!("{} at step {}", self.phase.text(), units::count(self.step));
         if let Some(steps) = self.steps {
@@ -53,7 +52,6 @@ impl Live {
     }
 
     /// The ranks that are known of and make no steps: they were lost, and the others continue.
-    #[must_use]
     pub fn out(&self) -> Vec<usize> {
         let takes_part = |rank: usize| self.members.is_empty() || self.members.contains(&rank);
         let numbers = self.ranks.iter().map(|it| it.rank);
@@ -70,7 +68,6 @@ impl Live {
     /// assert_eq!(Live { seconds_a_step: Some(3.0), ..live.clone() }.stalled(12_000), None);
     /// assert_eq!(Live { phase: Phase::Validating, ..live }.stalled(12_000), None);
     /// ```
-    #[must_use]
     pub fn stalled(&self, now_ms: u64) -> Option<f64> {
         let since = self
             .moved_unix_ms

@@ -25,7 +25,6 @@ pub struct CpuTime {
 
 impl CpuTime {
     /// The time until now; `None` where the system does not tell.
-    #[must_use]
     pub fn now() -> Option<Self> {
         Self::parse(&text("/proc/stat")?, &text("/proc/self/stat")?)
     }
@@ -52,7 +51,6 @@ impl CpuTime {
     }
 
     /// The share of the time between `self` and `later` that went neither to our children nor to idleness.
-    #[must_use]
     pub fn others_share(self, later: Self) -> Option<f64> {
         let total = later.total.checked_sub(self.total)?;
         let busy = later.busy.checked_sub(self.busy)?;
@@ -61,7 +59,6 @@ impl CpuTime {
     }
 
     /// The CPU time of the children that have ended between `self` and `later`, their own ended children included.
-    #[must_use]
     pub fn of_children_until(self, later: Self) -> Option<Duration> {
         let ticks = later.children.checked_sub(self.children)?;
         Some(Duration::from_secs_f64(

@@ -47,7 +47,6 @@ pub struct Axis {
 
 impl Axis {
     /// A linear axis of time from 0 to this many seconds, with about `count` numbers, all in one unit.
-    #[must_use]
     pub fn of_seconds(high: f64, count: f64) -> Self {
         // Of more seconds than that nobody wants the unit.
         let high = if high > 0.0 { high.min(1e12) } else { 0.0 };
@@ -67,7 +66,6 @@ impl Axis {
     }
 
     /// A linear axis from one round number to another, around `low` and `high`.
-    #[must_use]
     pub fn around(low: f64, high: f64) -> Self {
         let (low, high) = ordered(low, high);
         let step = round_step((high - low) / 5.0);
@@ -86,7 +84,6 @@ impl Axis {
     }
 
     /// A linear axis that ends where the values do, with round numbers between.
-    #[must_use]
     pub fn between(low: f64, high: f64, labels: Labels) -> Self {
         let (low, high) = match low < high {
             true => (low.max(-LARGEST), high.min(LARGEST)),
@@ -123,7 +120,6 @@ impl Axis {
     }
 
     /// A logarithmic axis around `low` and `high`, which are positive.
-    #[must_use]
     pub fn logarithmic(low: f64, high: f64) -> Self {
         let (low, high) = (low.clamp(1e-300, LARGEST), high.clamp(1e-300, LARGEST));
         let (low, high) = match low < high {
@@ -164,7 +160,6 @@ impl Axis {
     }
 
     /// Where a value is, from 0 to 1.
-    #[must_use]
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.logarithmic {
             true => (value.max(1e-300) / self.low).ln() / (self.high / self.low).ln(),

@@ -75,41 +75,15 @@ fn gradients_go_back_the_way_that_activations_came() {
 fn the_ends_and_one_rank_alone_exchange_nothing() {
     let schedule = Schedule::new(ScheduleKind::ZeroBubbleH1, 2, 1, 1).unwrap();
     let micro_batch = 0;
-    assert_eq!(
-        schedule.receives(Action::Forward {
-            micro_batch,
-            stage: 0
-        }),
-        None
-    );
-    assert_eq!(
-        schedule.sends(Action::BackwardInput {
-            micro_batch,
-            stage: 0
-        }),
-        None
-    );
-    assert_eq!(
-        schedule.sends(Action::Forward {
-            micro_batch,
-            stage: 1
-        }),
-        None
-    );
-    assert_eq!(
-        schedule.receives(Action::BackwardInput {
-            micro_batch,
-            stage: 1
-        }),
-        None
-    );
-    assert_eq!(
-        schedule.sends(Action::BackwardWeight {
-            micro_batch,
-            stage: 1
-        }),
-        None
-    );
+    let forward = |stage| Action::Forward { micro_batch, stage };
+    let backward = |stage| Action::BackwardInput { micro_batch, stage };
+    let stage = 1;
+    assert_eq!(schedule.receives(forward(0)), None);
+    assert_eq!(schedule.sends(backward(0)), None);
+    assert_eq!(schedule.sends(forward(1)), None);
+    assert_eq!(schedule.receives(backward(1)), None);
+    let weights = Action::BackwardWeight { micro_batch, stage };
+    assert_eq!(schedule.sends(weights), None);
 
     let alone = Schedule::new(ScheduleKind::Interleaved1F1B, 1, 4, 3).unwrap();
     assert!(all_actions(&alone).all(|a| alone.sends(a).is_none() && alone.receives(a).is_none()));

@@ -54,12 +54,41 @@ pub(crate) fn share(
     let (progress, lengths) = serde_json::from_slice::<Head>(&heads[source])
         .map_err(wrong)?
         .map_err(TrainError::Config)?;
-    let mut rest = bodies[source].as_slice();
+    let files = files_of(lengths, &bodies[source]).ok_or_else(|| {
+        let problem = "gave a checkpoint whose bytes are not as many as its files have";
+        TrainError::Config(format!(
+            "rank {source} {problem}: start every rank with the same program"
+        ))
+    })?;
+    Ok(Checkpoint { progress, files })
+}
+
+/// The files of a checkpoint, whose contents follow each other in `bytes`; `None` if they are not as long as `lengths` say.
+fn files_of(lengths: Vec<(String, usize)>, bytes: &[u8]) -> Option<BTreeMap<String, Vec<u8>>> {
+    let mut rest = bytes;
     let mut files = BTreeMap::new();
     for (name, length) in lengths {
-        let (own, others) = rest.split_at(length);
+        let (own, others) = rest.split_at_checked(length)?;
         files.insert(name, own.to_vec());
         rest = others;
     }
-    Ok(Checkpoint { progress, files })
+    rest.is_empty().then_some(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_that_contradict_the_bytes_give_no_files() {
+        let files = |lengths: [usize; 2]| {
+            let named = ["a", "b"].map(str::to_owned).into_iter().zip(lengths);
+            files_of(named.collect(), &[1, 2, 3])
+        };
+        let expected = [("a".to_owned(), vec![1]), ("b".to_owned(), vec![2, 3])];
+        assert_eq!(files([1, 2]), Some(expected.into()));
+        for wrong in [[1, 3], [4, 0], [1, usize::MAX], [1, 1]] {
+            assert_eq!(files(wrong), None, "{wrong:?}");
+        }
+    }
 }

@@ -110,15 +110,3 @@ fn median_call(call: &mut dyn FnMut(), milliseconds: u64) -> f64 {
     }
     median(&times).unwrap_or(f64::NAN) * 1e6
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_is_made_for_warming_up_and_once_more_at_least() {
-        let mut calls = 0;
-        let microseconds = median_call(&mut || calls += 1, 1);
-        assert!(calls > FEWEST_CALLS && microseconds >= 0.0);
-    }
-}

@@ -65,23 +65,3 @@ impl<B: GivenGradient, C: CheckpointStrategy> GivenGradient for Autodiff<B, C> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use burn::tensor::Device;
-
-    use super::*;
-
-    #[test]
-    fn the_gradient_passes_as_it_is_given() {
-        let device = Device::flex().autodiff();
-        let x = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &device).require_grad();
-        let given = Tensor::<2>::from_floats([[0.5, -1.0], [2.0, 0.0]], &device);
-        let gradients = backward_from(x.clone() * x.clone(), given);
-        let gradient = x.grad(&gradients).unwrap().into_data();
-        assert_eq!(
-            gradient.try_to_vec::<f32>().unwrap(),
-            [1.0, -4.0, 12.0, 0.0]
-        );
-    }
-}

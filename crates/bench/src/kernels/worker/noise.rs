@@ -101,27 +101,3 @@ pub(super) fn size<const D: usize>(tensor: Tensor<D>) -> f64 {
         });
     sum / count as f64
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn noise_is_that_of_the_script() {
-        // What `noise((4,), 0)` and `noise((2,), 201)[1]` of crates/bench/peers/pytorch_layers.py are.
-        let first = [-0.5, -0.429_733_16, 0.231_120_05, 0.338_437_9];
-        assert_eq!(values(4, 0), first);
-        assert_eq!(values(2, 201)[1], 0.368_008_8);
-        let long = values(PERIOD + 2, 7);
-        assert_eq!(long[..2], long[PERIOD..]);
-        assert!(long.iter().all(|value| (-0.5..0.5).contains(value)));
-    }
-
-    #[test]
-    fn sizes_are_means_of_absolute_values() {
-        let device = Device::flex();
-        assert_eq!(size(Tensor::<1>::from_floats([-1.0, 2.0], &device)), 1.5);
-        assert!(noise([0, 3], 0, &device).is_err());
-        assert!(noise([usize::MAX, 3], 0, &device).is_err());
-    }
-}

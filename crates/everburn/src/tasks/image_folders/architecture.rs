@@ -32,25 +32,37 @@ pub(super) enum OwnStem {
     Only(Stem),
 }
 
-/// What builds the model of a task on images.
+/// What builds the model of a task on images. What it does not say, its images do.
 pub(super) trait Architecture<M>: Send + Sync {
     /// The sections of a configuration file for the model and its images.
-    fn sections(&self) -> &'static [&'static str];
+    fn sections(&self) -> &'static [&'static str] {
+        &["data"]
+    }
 
     /// Refuses numbers of which no model can be built.
-    fn check(&self, sections: &Sections) -> Result<(), TaskError>;
+    fn check(&self, _sections: &Sections) -> Result<(), TaskError> {
+        Ok(())
+    }
 
     /// The only size of images that the model takes, if it does not take any.
-    fn image_size(&self, sections: &Sections) -> Result<Option<usize>, TaskError>;
+    fn image_size(&self, _sections: &Sections) -> Result<Option<usize>, TaskError> {
+        Ok(None)
+    }
 
     /// The only number of channels that the model takes, if it does not take any.
-    fn channels(&self, sections: &Sections) -> Result<Option<usize>, TaskError>;
+    fn channels(&self, _sections: &Sections) -> Result<Option<usize>, TaskError> {
+        Ok(None)
+    }
 
     /// How the model begins.
-    fn stem(&self, sections: &Sections) -> Result<OwnStem, TaskError>;
+    fn stem(&self, _sections: &Sections) -> Result<OwnStem, TaskError> {
+        Ok(OwnStem::Any)
+    }
 
     /// The share of activations that dropout sets to zero while training.
-    fn dropout(&self, sections: &Sections) -> Result<f64, TaskError>;
+    fn dropout(&self, _sections: &Sections) -> Result<f64, TaskError> {
+        Ok(0.0)
+    }
 
     /// The model for these images.
     fn build(
@@ -61,32 +73,46 @@ pub(super) trait Architecture<M>: Send + Sync {
     ) -> Result<M, TaskError>;
 
     /// Where a pretrained model says it, its number of classes.
-    fn classes(&self, sections: &Sections) -> Option<usize>;
+    fn classes(&self, _sections: &Sections) -> Option<usize> {
+        None
+    }
 
     /// The number of classes before there are data.
-    fn classes_without_data(&self, sections: &Sections) -> usize;
+    fn classes_without_data(&self, _sections: &Sections) -> usize {
+        IMAGENET_CLASSES
+    }
 
     /// The last layer, if it is known.
-    fn head(&self) -> Option<&'static str>;
+    fn head(&self) -> Option<&'static str> {
+        None
+    }
 
     /// The model of a pretrained model's folder, if it is of this kind.
     fn adopt(
         &self,
-        folder: &Path,
-        config_json: &Value,
-        skip: &Patterns,
-    ) -> Result<Option<Adopted>, TaskError>;
+        _folder: &Path,
+        _config_json: &Value,
+        _skip: &Patterns,
+    ) -> Result<Option<Adopted>, TaskError> {
+        Ok(None)
+    }
 
     /// The `config.json` of the model for these images, whose classes have these names, if any.
     fn config_json(
         &self,
-        sections: &Sections,
-        input: &ImageInput,
-        names: &[String],
-    ) -> Result<Value, TaskError>;
+        _sections: &Sections,
+        _input: &ImageInput,
+        _names: &[String],
+    ) -> Result<Value, TaskError> {
+        Err(TaskError::new(
+            "Hugging Face's transformers have no model like this one",
+        ))
+    }
 
     /// How the model's tensors are called in such a folder.
-    fn layout(&self, sections: &Sections) -> StateDictLayout;
+    fn layout(&self, _sections: &Sections) -> StateDictLayout {
+        StateDictLayout::default()
+    }
 }
 
 /// A pretrained model.
@@ -105,30 +131,6 @@ pub(super) struct Adopted {
 pub(super) struct ByInput<M>(pub(super) fn(&ImageInput, &Device) -> M);
 
 impl<M: ImageModel> Architecture<M> for ByInput<M> {
-    fn sections(&self) -> &'static [&'static str] {
-        &["data"]
-    }
-
-    fn check(&self, _sections: &Sections) -> Result<(), TaskError> {
-        Ok(())
-    }
-
-    fn image_size(&self, _sections: &Sections) -> Result<Option<usize>, TaskError> {
-        Ok(None)
-    }
-
-    fn channels(&self, _sections: &Sections) -> Result<Option<usize>, TaskError> {
-        Ok(None)
-    }
-
-    fn stem(&self, _sections: &Sections) -> Result<OwnStem, TaskError> {
-        Ok(OwnStem::Any)
-    }
-
-    fn dropout(&self, _sections: &Sections) -> Result<f64, TaskError> {
-        Ok(0.0)
-    }
-
     fn build(
         &self,
         _sections: &Sections,
@@ -136,42 +138,6 @@ impl<M: ImageModel> Architecture<M> for ByInput<M> {
         device: &Device,
     ) -> Result<M, TaskError> {
         Ok((self.0)(input, device))
-    }
-
-    fn classes(&self, _sections: &Sections) -> Option<usize> {
-        None
-    }
-
-    fn classes_without_data(&self, _sections: &Sections) -> usize {
-        IMAGENET_CLASSES
-    }
-
-    fn head(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn adopt(
-        &self,
-        _folder: &Path,
-        _config_json: &Value,
-        _skip: &Patterns,
-    ) -> Result<Option<Adopted>, TaskError> {
-        Ok(None)
-    }
-
-    fn config_json(
-        &self,
-        _sections: &Sections,
-        _input: &ImageInput,
-        _names: &[String],
-    ) -> Result<Value, TaskError> {
-        Err(TaskError::new(
-            "Hugging Face's transformers have no model like this one",
-        ))
-    }
-
-    fn layout(&self, _sections: &Sections) -> StateDictLayout {
-        StateDictLayout::default()
     }
 }
 

@@ -15,17 +15,12 @@ use super::input::{Sides, StemChoice};
 #[serde(deny_unknown_fields, default)]
 pub(super) struct FolderConfig {
     /// A folder, tar shards, or the name of a set, as `--data` gives it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
     /// As `--data-dir` gives it: the folder of images, or where a named set is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) folder: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) train_samples: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) test_samples: Option<usize>,
     /// The height and width to which images are scaled, in pixels; the model or the data decide them if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) size: Option<Sides>,
     /// Color or grey.
     #[serde(skip_serializing_if = "is_default")]
@@ -34,10 +29,8 @@ pub(super) struct FolderConfig {
     #[serde(skip_serializing_if = "is_default")]
     pub(super) stem: StemChoice,
     /// The mean of red, green and blue, from 0 to 1; ImageNet's if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mean: Option<[f64; 3]>,
     /// Their standard deviations.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) std: Option<[f64; 3]>,
     /// Random changes of the images to learn from: `crop,flip,color`.
     #[serde(skip_serializing_if = "ImageAugmentation::is_none")]

@@ -12,31 +12,24 @@ use super::special_tokens::SpecialTokens;
 pub(super) struct TextOptions {
     pub(super) tokenizer: TokenizerKind,
     /// SHA-256 of the tokenizer's file, if it is from one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tokenizer_hash: Option<String>,
     /// The characters that the tokenizer knows; those of the text if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) alphabet: Option<String>,
     /// A sample is written every N steps, besides after each epoch.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sample_every: Option<usize>,
     /// How many tokens a window of the text has; as many as the model can see if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) window: Option<usize>,
     /// Whether instructions that are longer than a window are cut; else they are refused.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) truncate: bool,
     /// How messages become text, if the run reads instructions.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) template: Option<ChatTemplate>,
     /// The special tokens that a pretrained model came with, and that an export gives back.
     #[serde(skip_serializing_if = "SpecialTokens::is_none")]
     pub(super) special_tokens: SpecialTokens,
     /// Those of its `generation_config.json`, if it had one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) generation_tokens: Option<SpecialTokens>,
     /// Which files of tokens the run reads, if it reads such.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shards: Option<ShardsRecord>,
 }
 

@@ -52,13 +52,10 @@ impl Tokens {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct SpecialTokens {
     /// The one before a text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     bos: Option<Tokens>,
     /// The one behind it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     eos: Option<Tokens>,
     /// The one that fills a batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pad: Option<Tokens>,
 }
 

@@ -8,25 +8,11 @@ use everburn::burn::prelude::*;
 use everburn::nn::{Activation, InBlocks};
 use everburn::prelude::{Supervised, TrainingData};
 use everburn::train::Objective;
-use serde::{Deserialize, Serialize};
 
 use super::models::{Visitor, rounded};
-use super::parts::Plant;
 use crate::failure::Failure;
-
-/// How far the device is from the processor: the largest difference of a tensor's numbers, as a part of its
-/// largest number.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Numbers {
-    pub(super) forward: f64,
-    /// Of the gradient that differs most.
-    pub(super) backward: f64,
-    /// The path of that parameter.
-    pub(super) parameter: String,
-    /// How far the processor's own gradients move when weights are off by as much as the device rounds: a maximum over a
-    /// window, or a negative number, may be another one then.
-    pub(super) spread: f64,
-}
+use crate::gpu_check::apart::difference;
+use crate::gpu_check::order::{Numbers, Plant};
 
 /// How many times weights are rounded to see how far gradients move.
 const TIMES: u64 = 6;
@@ -159,34 +145,4 @@ fn numbers_of<M: Module>(model: &M, gradients: GradientsParams) -> Vec<(String, 
     };
     model.visit(&mut collect);
     collect.found
-}
-
-/// The largest difference, as a part of the largest number on the processor.
-fn difference(here: &[f64], there: &[f64]) -> f64 {
-    if here.len() != there.len() {
-        return f64::NAN;
-    }
-    let largest = here.iter().fold(0.0_f64, |largest, x| largest.max(x.abs()));
-    let mut apart = 0.0_f64;
-    for (one, other) in here.iter().zip(there) {
-        let between = (one - other).abs();
-        if between.is_nan() {
-            return f64::NAN;
-        }
-        apart = apart.max(between);
-    }
-    apart / largest.max(f64::MIN_POSITIVE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differences_are_parts_of_the_largest_number() {
-        assert_eq!(difference(&[1.0, -4.0], &[1.0, -4.0]), 0.0);
-        assert_eq!(difference(&[1.0, -4.0], &[1.5, -4.0]), 0.125);
-        assert!(difference(&[1.0], &[f64::NAN]).is_nan());
-        assert!(difference(&[1.0], &[1.0, 2.0]).is_nan());
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 
-use clap::ValueEnum;
 use everburn::burn::module::{Module, ModuleMapper, Param};
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Distribution;
@@ -15,33 +14,11 @@ use everburn_datasets::{
 use everburn_models::gpt::GptConfig;
 use everburn_models::mnist::MnistConfig;
 use everburn_models::mnist_bn::MnistBnConfig;
-use serde::Serialize;
 
 use crate::failure::Failure;
-
-/// The seed of everything: both devices start from the weights that the processor draws.
-pub(super) const SEED: u64 = 7;
-
-/// A model of the comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum CheckedModel {
-    Mnist,
-    MnistBn,
-    GptNano,
-}
+use crate::gpu_check::order::{CheckedModel, SEED};
 
 impl CheckedModel {
-    pub(super) const ALL: [Self; 3] = [Self::Mnist, Self::MnistBn, Self::GptNano];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Mnist => "mnist",
-            Self::MnistBn => "mnist-bn",
-            Self::GptNano => "gpt-nano",
-        }
-    }
-
     /// Calls `visitor` with the model and `samples` to train it on.
     pub(super) fn visit<V: Visitor>(
         self,

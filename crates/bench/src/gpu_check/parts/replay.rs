@@ -10,28 +10,16 @@ use everburn::burn::tensor::{Distribution, Int};
 use everburn::nn::Recording;
 use everburn::train::{Classification, Objective, draw_parameters};
 use everburn_models::mnist::{Mnist, MnistConfig};
-use serde::{Deserialize, Serialize};
 
-use super::models::SEED;
 use crate::failure::Failure;
+use crate::gpu_check::apart::difference;
+use crate::gpu_check::order::{Replayed, SEED};
 
 /// A batch whose step is all launches: the smallest that is measured.
 const BATCH: usize = 64;
 
 /// How often each way is run for its time.
 const TIMES: u32 = 200;
-
-/// What came of it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Replayed {
-    /// How far a replay is from the same pass, unrecorded: relatively, of loss and gradients.
-    pub(super) apart: f64,
-    /// The same after other images were written in place of those that were recorded.
-    pub(super) apart_with_others: f64,
-    /// How long a pass takes, unrecorded and replayed, in microseconds.
-    pub(super) launched_us: f64,
-    pub(super) replayed_us: f64,
-}
 
 /// Records, replays, and compares.
 pub(super) fn run(device: &Device) -> Result<Replayed, Failure> {
@@ -54,7 +42,7 @@ pub(super) fn run(device: &Device) -> Result<Replayed, Failure> {
         let replayed = recorded.replay();
         replayed.map_err(|error| Failure::usage(error.to_string()))?;
         let replayed = numbers(recorded.yielded());
-        Ok(furthest(
+        Ok(difference(
             &numbers(&pass(&model, images.clone(), classes.clone())),
             &replayed,
         ))
@@ -115,13 +103,4 @@ fn numbers(tensors: &[Tensor<1>]) -> Vec<f64> {
     let data = tensors.iter().map(|tensor| tensor.to_data());
     data.flat_map(|data| data.iter::<f64>().collect::<Vec<_>>())
         .collect()
-}
-
-fn furthest(one: &[f64], other: &[f64]) -> f64 {
-    let largest = one.iter().fold(0.0_f64, |largest, x| largest.max(x.abs()));
-    let apart = one.iter().zip(other).map(|(a, b)| (a - b).abs());
-    apart.fold(
-        0.0_f64,
-        |worst, next| if next <= worst { worst } else { next },
-    ) / largest
 }

@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use everburn::burn::module::Module;
 use everburn::burn::optim::GradientsParams;
 use everburn::burn::prelude::*;
@@ -17,44 +16,9 @@ use everburn_datasets::{IMAGE_PIXELS, ImageBatcher, ImageDataset};
 use everburn_models::gpt::GptConfig;
 use everburn_models::mnist::MnistConfig;
 use everburn_models::resnet50::ResNet50Config;
-use serde::{Deserialize, Serialize};
 
-use super::models::SEED;
 use crate::failure::Failure;
-
-/// What is trained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Benchmarked {
-    Mnist,
-    Resnet50,
-    #[value(name = "gpt2-124m")]
-    #[serde(rename = "gpt2-124m")]
-    Gpt2,
-    /// With products in bf16.
-    #[value(name = "gpt2-124m-bf16")]
-    #[serde(rename = "gpt2-124m-bf16")]
-    Gpt2Bf16,
-}
-
-impl Benchmarked {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Mnist => "mnist",
-            Self::Resnet50 => "resnet50",
-            Self::Gpt2 => "gpt2-124m",
-            Self::Gpt2Bf16 => "gpt2-124m-bf16",
-        }
-    }
-}
-
-/// What a run of a benchmark yields.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Rate {
-    /// Samples, or tokens of a text model.
-    pub(super) per_second: f64,
-    pub(super) steps: usize,
-}
+use crate::gpu_check::order::{Benchmarked, Rate, SEED};
 
 /// How long steps are measured: long enough for clocks to settle, short enough for ten benchmarks.
 const MEASURED_FOR: Duration = Duration::from_secs(3);

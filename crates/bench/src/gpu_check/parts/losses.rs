@@ -6,12 +6,12 @@ use everburn::burn::module::Module;
 use everburn::burn::prelude::Device;
 use everburn::nn::{Activation, InBlocks};
 use everburn::prelude::*;
-use everburn::train::{
-    KernelCache, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
-};
+use everburn::train::{KernelCache, Objective, OptimizerConfig, OptimizerKind};
 
-use super::models::{CheckedModel, SEED, Visitor, rounded};
+use super::models::{Visitor, rounded};
 use crate::failure::Failure;
+use crate::gpu_check::apart::read;
+use crate::gpu_check::order::{CheckedModel, SEED};
 
 /// How many samples per step has.
 pub(super) fn batch_size(model: CheckedModel) -> usize {
@@ -93,49 +93,5 @@ impl Visitor for Losses {
         let trained = trainer.fit(Supervised::<M, O>::of_blocks(model), &data);
         trained.map(drop)?;
         read(folder.path())
-    }
-}
-
-/// The losses of the steps that a run has recorded.
-pub(super) fn read(run: &std::path::Path) -> Result<Vec<f64>, Failure> {
-    let path = run.join("metrics.jsonl");
-    let refuse = |error: &dyn Display| Failure::usage(format!("{}: {error}", path.display()));
-    let text = std::fs::read_to_string(&path).map_err(|error| refuse(&error))?;
-    let lines = text.lines().map(serde_json::from_str::<MetricLine>);
-    let lines = lines.collect::<Result<Vec<_>, _>>();
-    let lines = lines.map_err(|error| refuse(&error))?.into_iter();
-    let steps = lines.filter(|line| line.kind == MetricKind::Step);
-    Ok(steps.map(|line| line.loss).collect())
-}
-
-/// The largest relative difference of two rows of losses, and the step at which it is, counted from 1; `None` if
-/// they have different lengths or none.
-pub(super) fn furthest(one: &[f64], other: &[f64]) -> Option<(f64, usize)> {
-    if one.len() != other.len() {
-        return None;
-    }
-    let apart = one.iter().zip(other).enumerate();
-    let apart = apart.map(|(index, (a, b))| ((a - b).abs() / a.abs().max(b.abs()), index + 1));
-    // What is not a number is further than any.
-    apart.reduce(|worst, next| match worst.0.is_nan() || next.0 <= worst.0 {
-        true => worst,
-        false => next,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_furthest_step_is_named() {
-        assert_eq!(
-            furthest(&[2.0, 1.0, 4.0], &[2.0, 1.0, 3.0]),
-            Some((0.25, 3))
-        );
-        assert_eq!(furthest(&[2.0], &[2.0, 1.0]), None);
-        assert_eq!(furthest(&[], &[]), None);
-        let (apart, step) = furthest(&[1.0, f64::NAN, 9.0], &[1.0, 1.0, 1.0]).unwrap();
-        assert!(apart.is_nan() && step == 2, "{apart} {step}");
     }
 }

@@ -18,11 +18,10 @@ use everburn::prelude::*;
 use everburn::train::{NextToken, Objective, OptimizerConfig};
 use everburn_models::gpt::Gpt;
 use everburn_record::statistics::median;
-use serde::{Deserialize, Serialize};
 
-use super::models::SEED;
 use super::throughput::{gpt2, gpt2_optimizer, texts};
 use crate::failure::Failure;
+use crate::gpu_check::order::{ExchangeCost, SEED};
 
 /// How many samples per step has.
 const BATCH: usize = 8;
@@ -32,17 +31,6 @@ const TURNS: usize = 9;
 
 /// How long a turn is, in seconds, on a device that is fast.
 const TURN_SECONDS: f64 = 0.5;
-
-/// What came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct ExchangeCost {
-    /// By what part a step takes longer with the exchange: the median of the turns.
-    pub(super) share: f64,
-    /// The median step without it, in milliseconds.
-    pub(super) step_ms: f64,
-    /// How many steps a turn had.
-    pub(super) steps: usize,
-}
 
 /// The model on one rank, with its optimizer.
 struct Side {
