@@ -73,6 +73,15 @@ fn values_and_counters(store: &dyn Store) {
 
     assert!(store.delete("v/a").unwrap());
     assert!(!store.delete("v/a").unwrap());
+    // More than one request of a store takes, and every second is there.
+    let names: Vec<String> = (0..300).map(|number| format!("v/{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for name in names.iter().step_by(2) {
+        store.set(name, b"x").unwrap();
+    }
+    store.delete_many(&names).unwrap();
+    let left = store.try_get_many(&names).unwrap();
+    assert!(left.iter().all(Option::is_none), "{left:?}");
     assert!(!store.check(&["v/a"]).unwrap());
     assert_eq!(store.num_keys().unwrap(), keys + 2);
     store.set("v/a", b"again").unwrap();

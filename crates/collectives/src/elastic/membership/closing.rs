@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::Membership;
 use crate::elastic::keys;
 use crate::elastic::member::{Generation, Member};
@@ -26,6 +28,14 @@ const MOST_FACTOR: u32 = 5;
 /// The most generations whose failed deletion is retried.
 const MOST_UNDELETED: usize = 8;
 
+/// What is written of a round: two processes that close it do not write the same.
+#[derive(Serialize)]
+struct Closed {
+    #[serde(flatten)]
+    next: Generation,
+    by: usize,
+}
+
 impl Membership {
     /// Closes the round, unless another process has done so. Once the round is closed, later errors are only
     /// logged: this process may be a member.
@@ -43,7 +53,8 @@ impl Membership {
             members,
             lost,
         };
-        let next = entry::written("join", &next)?;
+        let by = self.options.slot;
+        let next = entry::written("join", &Closed { next, by })?;
         let expected = newest_bytes.unwrap_or_default();
         let there = self.store.compare_set(&keys::newest(), &expected, &next)?;
         if there != next {

@@ -266,6 +266,11 @@ impl Store for EtcdStore {
         })
     }
 
+    fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
+        check_keys("delete", keys)?;
+        self.delete_all("delete", keys, Deadline::within(self.timeout))
+    }
+
     fn num_keys(&self) -> Result<u64, StoreError> {
         self.check_lease("num_keys")?;
         let deadline = Deadline::within(self.timeout);

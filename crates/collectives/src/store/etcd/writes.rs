@@ -12,11 +12,13 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::EtcdStore;
 use super::gateway::GONE;
 use super::messages::{
-    self, KeyValue, Transaction, if_revision, if_version, requested_delete, requested_put,
-    requested_range,
+    self, KeyValue, MOST_OPERATIONS, Transaction, if_revision, if_version, requested_delete,
+    requested_put, requested_range,
 };
 use crate::store::backoff::Backoff;
 use crate::store::{Deadline, StoreError, random_u64};
@@ -139,6 +141,23 @@ impl EtcdStore {
             .map(drop)
     }
 
+    /// Deletes `keys`, as many with one request as it takes.
+    pub(super) fn delete_all(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
+        // One operation is for the marker.
+        for keys in keys.chunks(MOST_OPERATIONS - 1) {
+            let full: Vec<Vec<u8>> = keys.iter().map(|key| self.full(key)).collect();
+            let deletes = full.iter().map(|key| requested_delete(key)).collect();
+            // Bound to no revision, it cannot be outrun.
+            self.commit(operation, &full[0], None, deletes, deadline)?;
+        }
+        Ok(())
+    }
+
     /// Writes once, if `key` still has the revision.
     fn write(
         &self,
@@ -148,19 +167,31 @@ impl EtcdStore {
         change: &Change,
         deadline: Deadline,
     ) -> Result<Written, StoreError> {
-        self.check_lease(operation)?;
-        let mut marker = self.markers.take(&self.namespace);
-        let lease = self.lease.id();
         let changed = match change {
-            Change::Put(value) => requested_put(key, &self.seal.seal(key, value), lease),
+            Change::Put(value) => requested_put(key, &self.seal.seal(key, value), self.lease.id()),
             Change::Delete => requested_delete(key),
         };
-        let condition = if_version(&marker.key, marker.version);
         let bound = revision.map(|revision| if_revision(key, revision));
+        self.commit(operation, key, bound, vec![changed], deadline)
+    }
+
+    /// Carries out `changes` once, if `key` is as it is to be.
+    fn commit(
+        &self,
+        operation: &'static str,
+        key: &[u8],
+        bound: Option<Value>,
+        mut changes: Vec<Value>,
+        deadline: Deadline,
+    ) -> Result<Written, StoreError> {
+        self.check_lease(operation)?;
+        let mut marker = self.markers.take(&self.namespace);
+        let condition = if_version(&marker.key, marker.version);
         let conditions: Vec<_> = bound.into_iter().chain([condition]).collect();
+        changes.push(requested_put(&marker.key, b"", self.lease.id()));
         let request = messages::transaction(
             &conditions,
-            &[changed, requested_put(&marker.key, b"", lease)],
+            &changes,
             &[requested_range(key), requested_range(&marker.key)],
         );
         let answer: Transaction = self
