@@ -200,10 +200,8 @@ impl Store for EtcdStore {
         check_keys("try_get", keys)?;
         let mut values = Vec::with_capacity(keys.len());
         while values.len() < keys.len() {
-            values.extend(
-                self.read_some("try_get", &keys[values.len()..], deadline)?
-                    .0,
-            );
+            let found = self.read_some("try_get", &keys[values.len()..], deadline)?;
+            values.extend(found.values);
         }
         Ok(values)
     }

@@ -15,6 +15,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// After how long a key that nobody has written is read again.
 const WATCH: Duration = Duration::from_secs(1);
 
+/// What was read.
+pub(super) struct Snapshot {
+    /// By key; `None` where there is none.
+    pub(super) values: Vec<Option<Vec<u8>>>,
+    /// The revision of etcd then.
+    revision: i64,
+}
+
 impl EtcdStore {
     pub(super) fn opened<'a>(
         &self,
@@ -44,13 +52,13 @@ impl EtcdStore {
         Ok(answer.kvs.into_iter().next())
     }
 
-    /// The values of as many of the first `keys` as one request takes, and the revision that they are of.
+    /// The values of as many of the first `keys` as one request takes.
     pub(super) fn read_some(
         &self,
         operation: &'static str,
         keys: &[&str],
         deadline: Deadline,
-    ) -> Result<(Vec<Option<Vec<u8>>>, i64), StoreError> {
+    ) -> Result<Snapshot, StoreError> {
         self.check_lease(operation)?;
         let mut bytes = 0;
         let taken = keys.iter().take(MOST_OPERATIONS).take_while(|key| {
@@ -74,8 +82,8 @@ impl EtcdStore {
             Some(entry) => Ok(Some(self.opened(key, full, entry)?.to_vec())),
             None => Ok(None),
         });
-        let values: Result<_, StoreError> = values.collect();
-        Ok((values?, revision))
+        let values = values.collect::<Result<_, StoreError>>()?;
+        Ok(Snapshot { values, revision })
     }
 
     /// Waits for all keys and returns their values, each as it was when it was first seen.
@@ -94,9 +102,9 @@ impl EtcdStore {
                 return Ok(values.into_iter().flatten().collect());
             }
             let wanted: Vec<&str> = missing.iter().map(|&i| keys[i]).collect();
-            let (found, revision) = self.read_some(operation, &wanted, self.at_least(deadline))?;
-            let absent = found.iter().position(Option::is_none);
-            for (place, value) in missing.iter().zip(found) {
+            let found = self.read_some(operation, &wanted, self.at_least(deadline))?;
+            let absent = found.values.iter().position(Option::is_none);
+            for (place, value) in missing.iter().zip(found.values) {
                 values[*place] = value;
             }
             // The next keys at once.
@@ -116,7 +124,8 @@ impl EtcdStore {
                 });
             }
             let key = self.full(wanted[absent]);
-            if let Err(problem) = self.gateway.watch(&key, revision + 1, left.min(WATCH)) {
+            let next = found.revision + 1;
+            if let Err(problem) = self.gateway.watch(&key, next, left.min(WATCH)) {
                 tracing::debug!("`{}` is not watched: {problem}", wanted[absent]);
                 backoff.sleep(left);
             }
