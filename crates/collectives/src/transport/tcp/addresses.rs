@@ -1,6 +1,6 @@
 //! The addresses of a mesh's ranks, through the store.
 //!
-//! Every rank publishes where it listens and counts itself. The last one reads all addresses in one batch and
+//! Every rank publishes where it listens; many ranks count themselves. The last one reads all addresses in one batch and
 //! writes them, with the session, into one key, for which all others wait: a constant number of requests per rank.
 //! While ranks are missing, and where an address does not answer (its rank has tried again and listens elsewhere),
 //! [`Addresses::survey`] reads the entries themselves, seldom.
@@ -25,6 +25,9 @@ const SURVEY: Duration = Duration::from_secs(1);
 
 /// This many ranks that survey every [`SURVEY`] are no burden to the store. More do it less often.
 const OFTEN_FOR: u32 = 64;
+
+/// Up to this many ranks all look whether the others have published: they do not wait for each other to be counted.
+const LOOK_ALL: usize = 64;
 
 /// The value of the key `all`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -87,10 +90,12 @@ impl<'a> Addresses<'a> {
         } = self.rendezvous;
         let own = self.key(&format!("address/{rank}"));
         store.set(&own, address.to_string().as_bytes())?;
-        // A rank that tries again counts twice, so the number may be reached too early, and never too late.
-        let count = store.add(&self.key("published"), 1)?;
-        if usize::try_from(count).is_ok_and(|count| count < *world_size) {
-            return Ok(());
+        if *world_size > LOOK_ALL {
+            // A rank that tries again counts twice, so the number may be reached too early, and never too late.
+            let count = store.add(&self.key("published"), 1)?;
+            if usize::try_from(count).is_ok_and(|count| count < *world_size) {
+                return Ok(());
+            }
         }
         let mut keys = vec![self.key("session")];
         keys.extend((0..*world_size).map(|rank| self.key(&format!("address/{rank}"))));

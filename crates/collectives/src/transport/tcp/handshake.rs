@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `last` | the number of the last mesh that was made, or that failed for all ranks |
 //! | `<n>/address/<rank>` | where the rank listens; replaced when it tries again |
-//! | `<n>/published` | how often a rank has published an address |
+//! | `<n>/published` | how often a rank of many has published an address |
 //! | `<n>/session` | the identity of this mesh; in a job without a token its whole secret |
 //! | `<n>/all` | all addresses and the session, written by the last rank that comes ([`Addresses`]) |
 //! | `<n>/made/<rank>` | the rank has all its connections |
