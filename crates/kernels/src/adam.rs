@@ -200,7 +200,8 @@ impl WithSimd for Task<'_> {
                 first = simd.add_f32s(simd.mul_f32s(before_1, betas[0]), first);
                 second = simd.add_f32s(simd.mul_f32s(before_2, betas[1]), second);
             }
-            let [first, second] = [first, second].map(|moment| without_subnormal(simd, moment));
+            let first = without_subnormal(simd, first);
+            let second = without_subnormal(simd, second);
             let (above, below) = match divides {
                 true => (
                     simd.div_f32s(first, by_first),
