@@ -9,7 +9,7 @@
 //! 2. [`Library`]: NCCL itself, or AMD's RCCL, which has the same interface. `EVERBURN_NCCL_LIBRARY` names a file; otherwise the system's loader, the
 //!    usual folders and those of Python's packages are searched.
 #![cfg_attr(
-    feature = "group",
+    feature = "backend",
     doc = "
 3. [`NcclBackend`]: the backend of a `ProcessGroup` of `everburn-collectives` for the memory of GPUs. A rank is a process
    or a thread with a GPU of its own, on any machine.

@@ -84,7 +84,7 @@ impl TokenizerFile {
             parse(&bytes).map_err(|problem| refused(&json, problem))?
         };
         let largest = tokenizer.get_vocab(true).into_values().max();
-        let largest = largest.ok_or_else(|| refused(path, "it has no tokens".to_owned()))?;
+        let largest = largest.ok_or_else(|| refused(path, "it has no tokens"))?;
         Ok(Self {
             path: path.to_owned(),
             tokenizer,

@@ -95,7 +95,9 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
 
     // A conversation that is longer than the context continues.
     let long = "two\n".repeat(6);
-    let ended = Everburn::new(here, chat).input(&long).succeed();
+    let ended = Everburn::line(here, "chat run --temperature 0 --tokens 40")
+        .input(&long)
+        .succeed();
     let forgets = "longer than the model's context of 160 tokens";
     assert_eq!(ended.stderr.matches(forgets).count(), 1, "{ended}");
 }

@@ -143,6 +143,6 @@ fn configurations_are_burns() {
         loss::CrossEntropyLossConfig::new(),
     }
     let ours = everburn_nn::norm::NormalizationConfig::from(everburn_nn::BatchNormConfig::new(3));
-    let burns = burn::nn::norm::NormalizationConfig::from(burn::nn::BatchNormConfig::new(3));
+    let burns = nn::norm::NormalizationConfig::from(nn::BatchNormConfig::new(3));
     assert_eq!(ours.to_string(), burns.to_string());
 }
