@@ -27,7 +27,10 @@ pub(crate) fn run(order: &Order) -> Result<(), Failure> {
         .with_heads(order.heads);
     config.check()?;
     let plain = Device::flex();
-    let how: ActivationCheckpointing = order.activation_checkpointing.parse()?;
+    let how = order
+        .activation_checkpointing
+        .parse::<ActivationCheckpointing>();
+    let how = how.map_err(Failure::Usage)?;
     let device = how.autodiff(plain.clone());
     device.seed(1);
     let mut model = config.init(&device);

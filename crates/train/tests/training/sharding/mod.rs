@@ -240,7 +240,7 @@ fn what_does_not_go_together_is_refused() {
     refused(cut, "sync = 2", |c| c.sync = "every=2".parse().unwrap());
     refused(cut, "overlap = false", |c| c.overlap = false);
     refused(None, "ddp.shard = optimizer", |c| {
-        c.offload_optimizer = true
+        c.offload_optimizer = true;
     });
     refused(cut, "ddp.communication = power-sgd:2", |c| {
         c.ddp.communication = "power-sgd:2".parse().unwrap();
