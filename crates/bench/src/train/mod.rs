@@ -43,7 +43,6 @@ impl Bench for TrainBench {
         let runs = Runs {
             setup,
             data: self.data()?,
-            options: self,
         };
         let mut all = Vec::new();
         for case in self.cases(setup.machine.cores)? {
@@ -83,7 +82,6 @@ impl Bench for TrainBench {
 struct Runs<'a> {
     setup: &'a Setup,
     data: Data,
-    options: &'a TrainBench,
 }
 
 impl Runs<'_> {
