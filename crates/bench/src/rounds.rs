@@ -23,7 +23,7 @@ pub(crate) fn each_once<T>(
     Ok(done.into_iter().map(|(_, yielded)| yielded).collect())
 }
 
-/// Numbers of ours and of peers, one a round.
+/// Our numbers and those of peers, one per round.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Beside {
     /// Whether more is faster: else they are times.

@@ -241,10 +241,11 @@ mod tests {
             first += before_1 * beta_1;
             second += before_2 * beta_2;
         }
-        let [first, second] = [first, second].map(|moment: f32| match moment.is_subnormal() {
-            true => 0.0,
-            false => moment,
-        });
+        let [first, second] =
+            [first, second].map(|moment: f32| match moment.abs() < f32::MIN_POSITIVE {
+                true => 0.0,
+                false => moment,
+            });
         let delta = match step.decays {
             WeightDecay::Parameter => {
                 first / factors.first / ((second / factors.second).sqrt() + factors.epsilon)

@@ -260,7 +260,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
     let numbers = train.class_numbers();
     let of_all = train.shards().fingerprint().to_owned();
     let mut fingerprint = format!("{of_all} in proportion");
-    let mut test_fingerprint = String::new();
+    let (mut train_fingerprint, mut test_fingerprint) = (of_all.clone(), String::new());
     let count = files.train.len() + files.held_out.len();
     let all: Vec<usize> = (0..train.len()).collect();
     if files.held_out.is_empty() && !request.only_test && all.len() < TEST_SHARE {
@@ -294,6 +294,8 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         true => {
             let is_test = |index: &usize| index % TEST_SHARE == TEST_SHARE - 1;
             let (of_test, of_train): (Vec<_>, Vec<_>) = all.into_iter().partition(is_test);
+            // A run on all of them learns from more.
+            train_fingerprint.clone_from(&fingerprint);
             [of_train, of_test].map(|chosen| mixed(&train, &numbers, &chosen))
         }
     };
@@ -308,7 +310,7 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         origin: path.display().to_string(),
         reason: format!("taken for {}, {count} of them", DataKind::TarShards),
         fingerprint,
-        train_fingerprint: of_all,
+        train_fingerprint,
         test_fingerprint,
     })
 }

@@ -64,7 +64,7 @@ fn every_layer_yields_its_output_and_as_many_gradients_as_are_asked_for() {
         let check = answer["check"].as_array().unwrap();
         assert_eq!(check.len(), sizes, "{order}: {answer}");
         let mut numbers = check.iter().chain([&answer["microseconds"]]);
-        // What is not finite is no number in JSON.
+        // JSON has no numbers that are not finite.
         let all_positive = numbers.all(|number| number.as_f64() > Some(0.0));
         assert!(all_positive, "{order}: {answer}");
     }

@@ -93,8 +93,13 @@ pub(super) fn names(folder: &Path) -> Vec<String> {
 /// Removes the namespaces of processes that are no more.
 pub(super) fn remove_leftovers(folder: &Path) -> Result<(), NetworkError> {
     for name in names(folder) {
-        if Owner::of_name(&name).is_some_and(|owner| !owner.lives()) {
-            delete(&name)?;
+        let is_left = Owner::of_name(&name).is_some_and(|owner| !owner.lives());
+        // The guard of that process may be faster.
+        if is_left
+            && let Err(error) = delete(&name)
+            && folder.join(&name).exists()
+        {
+            return Err(error);
         }
     }
     Ok(())

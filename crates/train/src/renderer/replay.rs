@@ -29,7 +29,7 @@ pub struct Replay {
     renderer: Box<dyn MetricsRenderer>,
     metrics: Vec<(MetricId, RankMetric)>,
     epochs: usize,
-    /// How many samples a step and an epoch have; 0 while that is not known.
+    /// How many samples each step and each epoch has; 0 while that is not known.
     batch_size: u64,
     epoch_samples: u64,
     label: String,

@@ -127,7 +127,7 @@ impl EtcdStore {
             let next = found.revision + 1;
             if let Err(problem) = self.gateway.watch(&key, next, left.min(WATCH)) {
                 tracing::debug!("`{}` is not watched: {problem}", wanted[absent]);
-                backoff.sleep(left);
+                backoff.sleep(deadline.left());
             }
         }
     }

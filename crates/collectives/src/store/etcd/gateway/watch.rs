@@ -1,6 +1,6 @@
 //! Waits for a write of a key, in place of reads again and again.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read as _};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -48,8 +48,10 @@ impl Gateway {
 fn wait_for_event(lines: &mut impl BufRead) -> Result<(), String> {
     loop {
         let mut line = Vec::new();
-        match lines.take(LONGEST_LINE).read_until(b'\n', &mut line) {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(()),
+        let read = lines.take(LONGEST_LINE).read_until(b'\n', &mut line);
+        // A timeout of ureq's is within an error of another kind.
+        match read.map_err(ureq::Error::from) {
+            Err(ureq::Error::Timeout(_)) => return Ok(()),
             Err(error) => return Err(error.to_string()),
             Ok(0) => return Err("the stream has ended".to_owned()),
             Ok(_) => {}
@@ -64,6 +66,8 @@ fn wait_for_event(lines: &mut impl BufRead) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, Read};
+
     use super::*;
 
     /// A stream whose time is over after its text.
@@ -72,7 +76,7 @@ mod tests {
     impl Read for TimedOut<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             match self.0.read(buffer)? {
-                0 => Err(io::ErrorKind::TimedOut.into()),
+                0 => Err(ureq::Error::Timeout(ureq::Timeout::Global).into_io()),
                 read => Ok(read),
             }
         }
