@@ -277,9 +277,15 @@ pub fn start_of(process: u32) -> Option<u64> {
 /// Whether some process holds an flock(2) lock of the file with this inode. No lock is taken to find out: to take it,
 /// if only for a moment, could keep its owner out.
 pub fn is_locked(inode: u64) -> bool {
-    let locks = text("/proc/locks").unwrap_or_default();
-    locks.lines().any(|line| is_lock_of(line, inode))
+    // The kernel gives the list in pieces, which may lack a lock where others are released meanwhile.
+    (0..LOOKS).any(|_| {
+        let locks = text("/proc/locks").unwrap_or_default();
+        locks.lines().any(|line| is_lock_of(line, inode))
+    })
 }
+
+/// How often a lock is looked for.
+const LOOKS: usize = 3;
 
 /// The process that holds an flock(2) lock of the file with this inode; `None` too of one that this process cannot see, as
 /// where a container has its own numbers.

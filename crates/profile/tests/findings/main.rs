@@ -331,7 +331,7 @@ fn without_whole_steps_the_message_says_what_to_do() {
     let error = Analysis::of(&[Recording::default()])
         .unwrap_err()
         .to_string();
-    assert!(error.contains("--steps"), "{error}");
+    assert!(error.contains("training.steps = 50"), "{error}");
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn a_second_launcher_of_a_machine_is_refused_until_the_first_is_dead() {
         error.to_string(),
         format!("(process {} on ", launcher.0.id()),
     );
-    error.assert_contains([&named, "--node-rank"]);
+    error.assert_contains([&named, "LaunchConfig::node_rank"]);
     assert!(!second.join("pid").exists() && launcher.is_running());
     launcher.signal(Signal::KILL);
     let mut again = start(third);

@@ -199,9 +199,12 @@ fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
     assert!(!line.contains("starts the run again"), "{line}");
     std::fs::write(&config, "model = 'mnist'").unwrap();
     std::fs::create_dir_all(run.join("checkpoints/epoch-0001")).unwrap();
-    for (folder, label) in [(runs.path(), "newest run"), (run.as_path(), "run ")] {
+    for (folder, label) in [
+        (runs.path(), "warn  newest run"),
+        (run.as_path(), "FAIL  run "),
+    ] {
         let line = findings(folder)[0].to_string();
-        assert!(line.starts_with(&format!("warn  {label}")), "{line}");
+        assert!(line.starts_with(label), "{line}");
         assert!(line.contains("was cut off on "), "{line}");
         assert!(line.contains("--resume --run-dir"), "{line}");
     }
