@@ -87,11 +87,8 @@ fn read_images(config: &mut ImagesConfig, only_test: bool) -> Result<TaskData<Rg
         ..RgbRequest::default()
     };
     let loaded = load_rgb(&request)?;
-    let fingerprint = DataFingerprint {
-        all: loaded.fingerprint,
-        train: loaded.train_fingerprint,
-        test: loaded.test_fingerprint,
-    };
+    let fingerprint =
+        DataFingerprint { all: loaded.fingerprint, train: loaded.train_fingerprint, test: loaded.test_fingerprint };
     let LoadedRgb { train, validation, test, classes, description, .. } = loaded;
     config.classes.clone_from(&classes);
     let (change, mixture) = (config.augment.clone(), config.augment.clone());
