@@ -73,7 +73,7 @@ pub enum FindingKind {
 ///     text: "71 % of rank 1's step waits for data".to_owned(),
 ///     advice: "raise `training.input.workers`".to_owned(),
 /// };
-/// assert_eq!(finding.to_string(), "71 % of rank 1's step waits for data: raise --workers (saves up to 60 % of a step)");
+/// assert_eq!(finding.to_string(), "71 % of rank 1's step waits for data: raise `training.input.workers` (saves up to 60 % of a step)");
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
