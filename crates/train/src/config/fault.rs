@@ -132,7 +132,7 @@ fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     Some((key, rest.split('`').skip(1).step_by(2).collect()))
 }
 
-/// The keys that there are beside one of `table` that a `T` refuses because it has none of that name; empty if it refuses none.
+/// The keys of `T`, if `table` has a key that `T` does not have; else none.
 pub(crate) fn known_keys<T: DeserializeOwned>(table: Table) -> Vec<String> {
     let error = T::deserialize(Value::Table(table)).err();
     let refused = error

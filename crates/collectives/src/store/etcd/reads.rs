@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 const WATCH: Duration = Duration::from_secs(1);
 
 /// What was read.
-pub(super) struct Snapshot {
+pub(super) struct ReadResult {
     /// By key; `None` where there is none.
     pub(super) values: Vec<Option<Vec<u8>>>,
     /// The revision of etcd then.
@@ -58,7 +58,7 @@ impl EtcdStore {
         operation: &'static str,
         keys: &[&str],
         deadline: Deadline,
-    ) -> Result<Snapshot, StoreError> {
+    ) -> Result<ReadResult, StoreError> {
         self.check_lease(operation)?;
         let mut bytes = 0;
         let taken = keys.iter().take(MOST_OPERATIONS).take_while(|key| {
@@ -83,7 +83,7 @@ impl EtcdStore {
             None => Ok(None),
         });
         let values = values.collect::<Result<_, StoreError>>()?;
-        Ok(Snapshot { values, revision })
+        Ok(ReadResult { values, revision })
     }
 
     /// Waits for all keys and returns their values, each as it was when it was first seen.

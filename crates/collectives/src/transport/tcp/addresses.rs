@@ -23,11 +23,9 @@ const LONGEST_ADDRESS: usize = 80;
 /// How often the entries of single ranks are read: one batch of a few keys for each rank that is not connected.
 const SURVEY: Duration = Duration::from_secs(1);
 
-/// This many ranks that survey every [`SURVEY`] are no burden to the store. More do it less often.
-const OFTEN_FOR: u32 = 64;
-
-/// Up to this many ranks all look whether the others have published: they do not wait for each other to be counted.
-const LOOK_ALL: usize = 64;
+/// Up to this many ranks may each read the keys of all: the store answers them at once. More survey less often, and are
+/// counted, so that only the last reads all addresses.
+const FEW_RANKS: usize = 64;
 
 /// The value of the key `all`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,7 +88,7 @@ impl<'a> Addresses<'a> {
         } = self.rendezvous;
         let own = self.key(&format!("address/{rank}"));
         store.set(&own, address.to_string().as_bytes())?;
-        if *world_size > LOOK_ALL {
+        if *world_size > FEW_RANKS {
             // A rank that tries again counts twice, so the number may be reached too early, and never too late.
             let count = store.add(&self.key("published"), 1)?;
             if usize::try_from(count).is_ok_and(|count| count < *world_size) {
@@ -219,6 +217,5 @@ impl<'a> Addresses<'a> {
 
 /// The pause between two surveys of one rank of `world_size`.
 fn interval(world_size: usize) -> Duration {
-    let ranks = u32::try_from(world_size).unwrap_or(u32::MAX);
-    SURVEY * ranks.div_ceil(OFTEN_FOR)
+    SURVEY * u32::try_from(world_size.div_ceil(FEW_RANKS)).unwrap_or(u32::MAX)
 }
