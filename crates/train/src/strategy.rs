@@ -104,7 +104,6 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             outcome,
             snapshot: None,
             entered: false,
-            resumed_at: None,
             faults_until: 0,
             recent: Recent::default(),
             futile: 0,
@@ -154,8 +153,6 @@ pub(crate) struct RankLoop {
     snapshot: Option<(AnyModel, Buffers)>,
     /// Whether this rank has been in a group before.
     entered: bool,
-    /// The step of the checkpoint that the run was resumed from.
-    resumed_at: Option<usize>,
     /// The newest step whose faults have happened.
     faults_until: usize,
     /// What the newest step and epoch had to record.
@@ -219,9 +216,7 @@ impl RankLoop {
         self.metrics = MetricAgreement::default();
         let mut model = model.fork(&self.setup.device);
         if let Some(checkpoint) = self.setup.resume.take() {
-            model = self.restore(model, &checkpoint)?;
-            self.resumed_at = Some(self.outcome.step);
-            self.outcome.resumed_after = Some((self.outcome.epoch, self.outcome.step));
+            model = self.resume(model, &checkpoint)?;
         }
         if self.setup.elasticity.is_elastic() {
             model = self.enter(model)?;
@@ -291,8 +286,8 @@ impl RankLoop {
         let first = self.outcome.epoch + 1;
         for epoch in first..=self.setup.config.epochs {
             // Nothing is left to do where a run that had come to its end is resumed.
-            let resumed = self.resumed_at == Some(self.outcome.step);
-            let begins = self.outcome.trained.is_none() && (self.outcome.batches == 0 || resumed);
+            let between = self.outcome.batches == 0 || self.outcome.has_just_resumed();
+            let begins = self.outcome.trained.is_none() && between;
             let stopped = self.outcome.stopped.is_some() && self.outcome.trained.is_none();
             if stopped || self.limit_is_reached() && begins {
                 break;

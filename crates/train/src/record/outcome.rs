@@ -78,6 +78,12 @@ impl LoopOutcome {
         self.losses = first.map(|first| [first, loss]);
     }
 
+    /// Whether no step was made since the run was resumed.
+    pub(crate) fn has_just_resumed(&self) -> bool {
+        let resumed_after = self.resumed_after.map(|(_, step)| step);
+        resumed_after == Some(self.step)
+    }
+
     /// Whether the user or a hook that failed has stopped the training.
     pub(crate) fn is_interrupted(&self) -> bool {
         matches!(self.stopped, Some(Stopped::Interrupted(_)))

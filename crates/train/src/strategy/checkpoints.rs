@@ -17,6 +17,17 @@ use crate::model::erased::AnyModel;
 use crate::model::finite::require_finite;
 
 impl RankLoop {
+    /// Continues the run that has left a checkpoint.
+    pub(super) fn resume(
+        &mut self,
+        model: AnyModel,
+        checkpoint: &Checkpoint,
+    ) -> Result<AnyModel, TrainError> {
+        let model = self.restore(model, checkpoint)?;
+        self.outcome.resumed_after = Some((self.outcome.epoch, self.outcome.step));
+        Ok(model)
+    }
+
     /// Takes over the state of a checkpoint.
     pub(super) fn restore(
         &mut self,

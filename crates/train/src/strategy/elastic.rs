@@ -278,10 +278,7 @@ impl RankLoop {
             return Ok(model);
         }
         let checkpoint = agree_on_newest(&self.setup.group, folder.as_ref())?;
-        let model = self.restore(model, &checkpoint)?;
-        self.resumed_at = Some(self.outcome.step);
-        self.outcome.resumed_after = Some((self.outcome.epoch, self.outcome.step));
-        Ok(model)
+        self.resume(model, &checkpoint)
     }
 
     /// All are given the state of rank `source`; those who have it already keep their own.

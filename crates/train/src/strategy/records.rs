@@ -126,16 +126,14 @@ impl RankLoop {
         let ranks = counted(members.len(), "rank");
         setup.live.members(members.clone());
         let model = &setup.model_name;
-        let begun = match self.resumed_at {
-            Some(resumed) if resumed == step => {
-                let text = format!("{model} continues after step {step}, on {ranks}");
-                Event::new(EventKind::Resume, text)
-            }
-            _ if step == 0 && self.outcome.past.is_none() => {
-                let text = format!("{model} begins, on {ranks}");
-                Event::new(EventKind::Start, text)
-            }
-            _ => return,
+        let begun = if self.outcome.has_just_resumed() {
+            let text = format!("{model} continues after step {step}, on {ranks}");
+            Event::new(EventKind::Resume, text)
+        } else if step == 0 && self.outcome.past.is_none() {
+            let text = format!("{model} begins, on {ranks}");
+            Event::new(EventKind::Start, text)
+        } else {
+            return;
         };
         run.note(Event {
             step: Some(step as u64),
