@@ -23,8 +23,8 @@ pub(crate) enum Stopped {
     Interrupted(String),
 }
 
-/// Where a loop has come to.
-#[derive(Debug, Clone, Default)]
+/// Where a loop has come to. A rank that comes is given it by another.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct LoopOutcome {
     pub(crate) epoch: usize,
     pub(crate) step: usize,
@@ -59,11 +59,15 @@ pub(crate) struct LoopOutcome {
     /// Of a training whose ranks take steps by themselves.
     pub(crate) outer: Option<OuterReport>,
     /// Of a training whose ranks keep parts of its state.
+    #[serde(skip)]
     pub(crate) sharding: Option<ShardingReport>,
     /// The averaged model as a safetensors file, where this rank has it.
+    #[serde(skip)]
     pub(crate) averaged: Option<Arc<Vec<u8>>>,
     /// What the newest step was for this rank.
+    #[serde(skip)]
     pub(crate) past: Option<PastStep>,
+    #[serde(skip)]
     pub(crate) error: Option<TrainError>,
 }
 

@@ -13,79 +13,30 @@ use crate::checkpoint::sharing::{agree_on_newest, share};
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
-use crate::evaluation::Tested;
-use crate::metrics::step_report::StepCost;
 use crate::model::erased::AnyModel;
-use crate::record::outcome::{LoopOutcome, Stopped};
-use crate::record::report::{BestEpoch, OuterReport};
+use crate::record::outcome::LoopOutcome;
 
 /// How often in a row ranks may meet in vain.
 const FUTILE: usize = 20;
 
-/// How far a rank has come; the rank that has come furthest has the state that all continue with.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Position {
-    /// Whether it remembers anything.
-    known: bool,
-    step: usize,
-    epoch: usize,
-    /// Whether all steps of the epoch are made.
-    trained: bool,
-}
-
-impl Position {
-    const NUMBERS: usize = 4;
-
-    fn numbers(self) -> [i64; Self::NUMBERS] {
-        let (known, trained) = (i64::from(self.known), i64::from(self.trained));
-        [known, self.step as i64, self.epoch as i64, trained]
-    }
-
-    fn from_numbers(numbers: &[i64]) -> Self {
-        Self {
-            known: numbers[0] > 0,
-            step: numbers[1] as usize,
-            epoch: numbers[2] as usize,
-            trained: numbers[3] > 0,
-        }
-    }
-}
-
 /// What a rank that comes needs to know besides a checkpoint.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Standing {
-    trained: Option<bool>,
-    best: Option<BestEpoch>,
-    stopped: Option<Stopped>,
-    resumed_after: Option<(usize, usize)>,
-    losses: Option<[f64; 2]>,
-    said_to_diverge: bool,
-    /// The seconds since the run was begun or resumed.
-    seconds: f64,
-    samples: u64,
-    cost: StepCost,
-    test: Option<Tested>,
-    outer: Option<OuterReport>,
+    /// Its time includes that of the process it comes from.
+    outcome: LoopOutcome,
     recent: Recent,
-    /// The seconds since the newest step was finished.
-    since_step: f64,
+    /// How long ago the newest step was finished.
+    since_step: Duration,
 }
 
 impl Standing {
-    /// Gives a rank what another knows of the run; its own process runs for `own`.
-    fn hand_over(self, outcome: &mut LoopOutcome, own: Duration) {
-        outcome.trained = self.trained;
-        outcome.best = self.best;
-        outcome.stopped = self.stopped;
-        outcome.resumed_after = self.resumed_after;
-        outcome.losses = self.losses;
-        outcome.said_to_diverge = self.said_to_diverge;
-        let seconds = Duration::try_from_secs_f64(self.seconds).unwrap_or_default();
-        outcome.earlier = seconds.saturating_sub(own);
-        outcome.samples = self.samples;
-        outcome.cost = self.cost;
-        outcome.test = self.test;
-        outcome.outer = self.outer;
+    /// Gives a rank, whose process runs for `ran`, the outcome of another.
+    fn hand_over(self, own: &mut LoopOutcome, ran: Duration) {
+        *own = LoopOutcome {
+            earlier: self.outcome.earlier.saturating_sub(ran),
+            past: own.past,
+            ..self.outcome
+        };
     }
 }
 
@@ -218,33 +169,40 @@ impl RankLoop {
         self.lateness = Lateness::new();
     }
 
+    /// How far this rank has come, in the order in which ranks compare it: whether it remembers anything, its step and
+    /// epoch, and whether all steps of that are made.
+    fn position(&self) -> Vec<i64> {
+        let LoopOutcome { step, epoch, .. } = self.outcome;
+        let trained = self.outcome.trained.is_some();
+        vec![
+            self.entered.into(),
+            step as i64,
+            epoch as i64,
+            trained.into(),
+        ]
+    }
+
     /// Comes to terms with the other ranks of a new group: all continue from the state of the one that has come
     /// furthest, or from the newest checkpoint where none remembers anything.
     pub(super) fn enter(&mut self, mut model: AnyModel) -> Result<AnyModel, TrainError> {
         let group = self.setup.group.clone();
         self.setup.agreement.clone().check(&group)?;
-        let own = Position {
-            known: self.entered,
-            step: self.outcome.step,
-            epoch: self.outcome.epoch,
-            trained: self.outcome.trained.is_some(),
-        };
-        let all = group.all_gather(own.numbers().to_vec()).wait()?;
-        let all = all.iter().map(|numbers| Position::from_numbers(numbers));
-        let all = all.collect::<Vec<_>>();
-        let furthest = all.iter().copied().max().unwrap_or_default();
-        if !furthest.known {
+        let own = self.position();
+        let all = group.all_gather(own.clone()).wait()?;
+        let furthest = all.iter().max().unwrap_or(&own);
+        let any_has_entered = furthest[0] > 0;
+        if !any_has_entered {
             model = self.resume_together(model)?;
-        } else if all.iter().any(|position| *position != furthest) {
-            let source = all.iter().position(|position| *position == furthest);
-            model = self.share_from(model, source.unwrap_or(0), own == furthest)?;
+        } else if all.iter().any(|position| position != furthest) {
+            let source = all.iter().position(|position| position == furthest);
+            model = self.share_from(model, source.unwrap_or(0), own == *furthest)?;
         }
         // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
-        self.interrupted |= furthest.known && !own.known;
+        self.interrupted |= any_has_entered && !self.entered;
         // This rank is now known to be where the others are, so it must not fall back to what it was before.
         self.entered = true;
         self.take_snapshot(&model)?;
-        if furthest.known && self.setup.config.compare_every > 0 {
+        if any_has_entered && self.setup.config.compare_every > 0 {
             // What comes next would hide a difference: all are given rank 0's parameters.
             if let Some(found) = find_divergence(&model, &group)? {
                 model = self.mend(model, found)?;
@@ -297,20 +255,14 @@ impl RankLoop {
             false => Ok(Checkpoint::default()),
         };
         let checkpoint = share(&group, source, found)?;
+        let started = self.setup.started;
         let standing = Standing {
-            trained: self.outcome.trained,
-            best: self.outcome.best,
-            stopped: self.outcome.stopped.clone(),
-            resumed_after: self.outcome.resumed_after,
-            losses: self.outcome.losses,
-            said_to_diverge: self.outcome.said_to_diverge,
-            seconds: (self.outcome.earlier + self.setup.started.elapsed()).as_secs_f64(),
-            samples: self.outcome.samples,
-            cost: self.outcome.cost,
-            test: self.outcome.test.clone(),
-            outer: self.outcome.outer,
+            outcome: LoopOutcome {
+                earlier: self.outcome.earlier + started.elapsed(),
+                ..self.outcome.clone()
+            },
             recent: self.recent.clone(),
-            since_step: self.finished_at.elapsed().as_secs_f64(),
+            since_step: self.finished_at.elapsed(),
         };
         let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
         let standing = serde_json::to_vec(&standing).map_err(wrong)?;
@@ -318,16 +270,15 @@ impl RankLoop {
         if has_it {
             return Ok(model);
         }
+        let mut standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
+        self.recent = std::mem::take(&mut standing.recent);
+        let finished_at = Instant::now().checked_sub(standing.since_step);
+        self.finished_at = finished_at.unwrap_or_else(Instant::now);
+        standing.hand_over(&mut self.outcome, started.elapsed());
+        // After it: the numbers of a checkpoint are exact.
         let model = self.restore(model, &checkpoint)?;
         // Who gave its state still owes what its differences have lost.
         self.setup.state.waiting.another_owes = true;
-        let mut standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
-        self.recent = std::mem::take(&mut standing.recent);
-        let since_step = Duration::try_from_secs_f64(standing.since_step).unwrap_or_default();
-        standing.hand_over(&mut self.outcome, self.setup.started.elapsed());
-        self.finished_at = Instant::now()
-            .checked_sub(since_step)
-            .unwrap_or_else(Instant::now);
         Ok(model)
     }
 
@@ -367,28 +318,38 @@ impl RankLoop {
 
 #[cfg(test)]
 mod tests {
+    use everburn_record::RankStep;
+
     use super::*;
+    use crate::metrics::rank_times::PastStep;
 
     #[test]
     fn a_rank_that_came_back_counts_times_and_losses_from_where_its_steps_are_counted_from() {
-        let cost = StepCost {
-            seconds: 60.0,
-            ..StepCost::default()
-        };
-        let standing = Standing {
-            resumed_after: Some((1, 20)),
-            losses: Some([2.5, 0.5]),
-            said_to_diverge: true,
-            seconds: 100.0,
-            cost,
+        let past = Some(PastStep {
+            step: 20,
+            times: RankStep::default(),
+        });
+        let given = Standing {
+            outcome: LoopOutcome {
+                resumed_after: Some((1, 20)),
+                losses: Some([2.5, 0.5]),
+                said_to_diverge: true,
+                earlier: Duration::from_secs(100),
+                samples: 640,
+                past,
+                ..LoopOutcome::default()
+            },
             ..Standing::default()
         };
+        let given = serde_json::to_vec(&given).unwrap();
+        let given: Standing = serde_json::from_slice(&given).unwrap();
         let mut outcome = LoopOutcome::default();
-        standing.hand_over(&mut outcome, Duration::from_secs(2));
+        given.hand_over(&mut outcome, Duration::from_secs(2));
         assert_eq!(outcome.resumed_after, Some((1, 20)));
         assert_eq!(outcome.losses, Some([2.5, 0.5]));
         assert!(outcome.said_to_diverge, "the warning comes once");
-        assert_eq!(outcome.cost.seconds, 60.0);
+        assert_eq!(outcome.samples, 640);
         assert_eq!(outcome.earlier, Duration::from_secs(98));
+        assert_eq!(outcome.past, None, "that is the other rank's");
     }
 }
