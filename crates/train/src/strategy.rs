@@ -4,6 +4,7 @@ mod averaged;
 mod balance;
 mod checkpoints;
 mod elastic;
+mod elastic_state;
 mod engine;
 mod epoch;
 mod exchange;
@@ -31,7 +32,6 @@ mod virtual_step;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use burn::data::dataloader::Progress as ItemProgress;
 use burn::prelude::*;
@@ -39,15 +39,13 @@ use burn_train::{
     Interrupter, Learner, SupervisedLearningStrategy, SupervisedTrainingEventProcessor,
     TrainLoader, TrainingComponents, ValidLoader,
 };
-use everburn_distributed::{Buffers, Ddp, ParameterShards};
+use everburn_distributed::{Ddp, ParameterShards};
 use everburn_record::sync::lock;
 
 use self::balance::Balancer;
+use self::elastic_state::ElasticState;
 use self::hooks::HookState;
-use self::interrupted_round::InterruptedRound;
-use self::lateness::Lateness;
 use self::missing_gradients::MissingGradients;
-use self::records::Recent;
 pub use self::run::Run;
 pub(crate) use self::setup::RankSetup;
 use crate::checkpoint::pretrained_values::unmaterialised;
@@ -102,15 +100,8 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             interrupter: components.interrupter,
             events: components.event_processor,
             outcome,
-            snapshot: None,
-            entered: false,
+            elastic: ElasticState::new(),
             faults_until: 0,
-            recent: Recent::default(),
-            futile: 0,
-            lateness: Lateness::new(),
-            finished_at: Instant::now(),
-            interrupted: false,
-            interrupted_round: None,
             pace: None,
             late: BTreeSet::new(),
             defers_readback: false,
@@ -149,24 +140,10 @@ pub(crate) struct RankLoop {
     interrupter: Interrupter,
     events: SupervisedTrainingEventProcessor<AnyModel>,
     outcome: LoopOutcome,
-    /// The model to roll back to, after the newest finished step: in elastic jobs, or after a repair.
-    snapshot: Option<(AnyModel, Buffers)>,
-    /// Whether this rank has been in a group before.
-    entered: bool,
+    /// What the training continues with when ranks are lost or come.
+    elastic: ElasticState,
     /// The newest step whose faults have happened.
     faults_until: usize,
-    /// What the newest step and epoch had to record.
-    recent: Recent,
-    /// How often in a row the group was formed anew without a step between.
-    futile: usize,
-    /// How late this rank comes to the next step.
-    lateness: Lateness,
-    /// When the newest step was finished.
-    finished_at: Instant,
-    /// Ranks were lost or came since then.
-    interrupted: bool,
-    /// Local steps of this rank that a failure has kept from the outer step.
-    interrupted_round: Option<InterruptedRound>,
     /// The median seconds per local step over the ranks.
     pace: Option<f64>,
     /// The ranks that a warning has named as late.
@@ -186,28 +163,14 @@ pub(crate) struct RankLoop {
 }
 
 impl RankLoop {
-    /// Trains. An elastic job continues with the remaining ranks after a failure.
-    fn run(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
-        let mut model = model;
+    /// Trains, in one group after the other where ranks may be lost or come.
+    fn run(&mut self, mut model: AnyModel) -> Result<AnyModel, TrainError> {
         loop {
             self.take_snapshot(&model)?;
-            let error = match self.run_in_group(model) {
+            match self.run_in_group(model) {
                 Ok(trained) => return Ok(trained),
-                Err(error) => error,
-            };
-            // The model after the last finished step.
-            let Some((snapshot, buffers)) = self.snapshot.take() else {
-                return Err(error);
-            };
-            model = everburn_nn::isolate_batch_norms(buffers.write(snapshot));
-            if matches!(error, TrainError::Repaired) {
-                continue;
+                Err(error) => model = self.continue_after(error)?,
             }
-            let Some(regroup) = self.setup.elasticity.next_after(&error) else {
-                return Err(error);
-            };
-            self.notify_failure(&error, true);
-            self.regroup(&*regroup, &model, &error)?;
         }
     }
 
@@ -218,9 +181,7 @@ impl RankLoop {
         if let Some(checkpoint) = self.setup.resume.take() {
             model = self.resume(model, &checkpoint)?;
         }
-        if self.setup.elasticity.is_elastic() {
-            model = self.enter(model)?;
-        }
+        model = self.enter(model)?;
         self.begin_balancing()?;
         self.open_records()?;
         model = self.setup.config.activation_checkpointing.prepare(model);
@@ -333,16 +294,6 @@ impl RankLoop {
             }
         }
         Ok(model)
-    }
-
-    /// Where ranks may be lost, `model` is what the training continues with if one is.
-    fn take_snapshot(&mut self, model: &AnyModel) -> Result<(), TrainError> {
-        if !self.setup.elasticity.rolls_back() {
-            return Ok(());
-        }
-        // Running statistics change after a clone's back.
-        self.snapshot = Some((self.common(model), Buffers::read(model)?));
-        Ok(())
     }
 
     /// Random numbers (dropout) depend on seed, step and rank, so that a run that is resumed draws

@@ -57,7 +57,7 @@ impl RankLoop {
         if let (Some(own), Some(before)) = (&mut self.outcome.loss_scaling, progress.loss_scaling) {
             *own = before;
         }
-        self.interrupted_round = None;
+        self.elastic.interrupted_round = None;
         Ok(model)
     }
 
@@ -187,7 +187,7 @@ impl RankLoop {
     pub(super) fn save_checkpoint(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), Saving::begin());
         if self.setup.elasticity.any_may_be_first() {
-            self.recent.due = Some(self.progress().place());
+            self.elastic.recent.due = Some(self.progress().place());
         }
         let states = self.gather_optimizer_state()?;
         let state = &self.setup.state;
@@ -254,7 +254,7 @@ impl RankLoop {
     /// its successor writes one of what the ranks know now.
     pub(super) fn make_up_for_checkpoint(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let setup = &self.setup;
-        let (Some(due), Some(run)) = (self.recent.due, &setup.run) else {
+        let (Some(due), Some(run)) = (self.elastic.recent.due, &setup.run) else {
             return Ok(());
         };
         // After an epoch's last step comes its own.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use everburn_distributed::find_divergence;
+use everburn_distributed::{Buffers, find_divergence};
 use everburn_record::{Event, EventKind, Phase, Saving};
 use serde::{Deserialize, Serialize};
 
@@ -61,14 +61,35 @@ fn as_in_the_job(members: &[usize], error: &TrainError) -> String {
 }
 
 impl RankLoop {
-    /// Whether rank 0 knows of somebody who wants to take part.
-    pub(super) fn somebody_waits(&self) -> bool {
-        self.is_first() && self.setup.elasticity.somebody_waits()
+    /// Where ranks may be lost, `model` is what the training continues with if one is.
+    pub(super) fn take_snapshot(&mut self, model: &AnyModel) -> Result<(), TrainError> {
+        if self.setup.elasticity.rolls_back() {
+            // Running statistics change after a clone's back.
+            self.elastic.snapshot = Some((self.common(model), Buffers::read(model)?));
+        }
+        Ok(())
+    }
+
+    /// The model after the newest finished step, with which the training continues after `error`: in another group, or in
+    /// this one after a repair. The error itself where it ends the training.
+    pub(super) fn continue_after(&mut self, error: TrainError) -> Result<AnyModel, TrainError> {
+        let Some((snapshot, buffers)) = self.elastic.snapshot.take() else {
+            return Err(error);
+        };
+        let model = everburn_nn::isolate_batch_norms(buffers.write(snapshot));
+        if !matches!(error, TrainError::Repaired) {
+            let Some(regroup) = self.setup.elasticity.next_after(&error) else {
+                return Err(error);
+            };
+            self.notify_failure(&error, true);
+            self.regroup(&*regroup, &model, &error)?;
+        }
+        Ok(model)
     }
 
     /// Leaves the present group, because of `error`, for the next one. `model` is what has been learnt: it
     /// is written down where there will be no next group.
-    pub(super) fn regroup(
+    fn regroup(
         &mut self,
         regroup: &dyn Regroup,
         model: &AnyModel,
@@ -84,10 +105,10 @@ impl RankLoop {
             as_in_the_job(&before, error)
         );
         self.setup.live.enter(Phase::Regrouping);
-        self.interrupted = true;
+        self.elastic.interrupted = true;
         self.leave_if_too_slow(&before, error)?;
-        self.futile += 1;
-        if self.futile > FUTILE {
+        self.elastic.futile += 1;
+        if self.elastic.futile > FUTILE {
             let kept = self.write_down(model);
             return Err(TrainError::Elastic(format!(
                 "the ranks have met {FUTILE} times without making a step together, the last time after: \
@@ -143,18 +164,19 @@ impl RankLoop {
         }
         let group = &self.setup.group;
         let timeout = group.timeout();
-        let Some(took) = self.lateness.failed(timeout, &group.flight_record()) else {
+        let lateness = &mut self.elastic.lateness;
+        let Some(took) = lateness.failed(timeout, &group.flight_record()) else {
             return Ok(());
         };
         let (rank, step) = (members[group.rank()], self.outcome.step + 1);
         Err(TrainError::TooSlow(too_slow(rank, step, took, timeout)))
     }
 
-    /// Notes that a step is finished; where ranks were lost before it, says what that has cost.
-    pub(super) fn finish_step(&mut self, step: usize) {
-        if std::mem::take(&mut self.interrupted) && self.is_first() {
+    /// Notes that a step is finished, with `model` after it; where ranks were lost before it, says what that has cost.
+    pub(super) fn finish_step(&mut self, model: &AnyModel, step: usize) -> Result<(), TrainError> {
+        if std::mem::take(&mut self.elastic.interrupted) && self.is_first() {
             let ranks = self.members();
-            let seconds = self.finished_at.elapsed().as_secs_f64();
+            let seconds = self.elastic.finished_at.elapsed().as_secs_f64();
             let text = format!(
                 "ranks {ranks:?} have made step {step}, {seconds:.2} s after the step before"
             );
@@ -165,8 +187,9 @@ impl RankLoop {
                 ..Event::new(EventKind::Regroup, text)
             });
         }
-        self.finished_at = Instant::now();
-        self.lateness = Lateness::new();
+        self.elastic.finished_at = Instant::now();
+        self.elastic.lateness = Lateness::new();
+        self.take_snapshot(model)
     }
 
     /// How far this rank has come, in the order in which ranks compare it: whether it remembers anything, its step and
@@ -175,16 +198,19 @@ impl RankLoop {
         let LoopOutcome { step, epoch, .. } = self.outcome;
         let trained = self.outcome.trained.is_some();
         vec![
-            self.entered.into(),
+            self.elastic.entered.into(),
             step as i64,
             epoch as i64,
             trained.into(),
         ]
     }
 
-    /// Comes to terms with the other ranks of a new group: all continue from the state of the one that has come
-    /// furthest, or from the newest checkpoint where none remembers anything.
+    /// Comes to terms with the other ranks of a new group, in an elastic job: all continue from the state of the one that
+    /// has come furthest, or from the newest checkpoint where none remembers anything.
     pub(super) fn enter(&mut self, mut model: AnyModel) -> Result<AnyModel, TrainError> {
+        if !self.setup.elasticity.is_elastic() {
+            return Ok(model);
+        }
         let group = self.setup.group.clone();
         self.setup.agreement.clone().check(&group)?;
         let own = self.position();
@@ -198,9 +224,9 @@ impl RankLoop {
             model = self.share_from(model, source.unwrap_or(0), own == *furthest)?;
         }
         // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
-        self.interrupted |= any_has_entered && !self.entered;
+        self.elastic.interrupted |= any_has_entered && !self.elastic.entered;
         // This rank is now known to be where the others are, so it must not fall back to what it was before.
-        self.entered = true;
+        self.elastic.entered = true;
         self.take_snapshot(&model)?;
         if any_has_entered && self.setup.config.compare_every > 0 {
             // What comes next would hide a difference: all are given rank 0's parameters.
@@ -209,7 +235,7 @@ impl RankLoop {
                 self.take_snapshot(&model)?;
             }
         }
-        self.lateness.again();
+        self.elastic.lateness.again();
         Ok(model)
     }
 
@@ -261,8 +287,8 @@ impl RankLoop {
                 earlier: self.outcome.earlier + started.elapsed(),
                 ..self.outcome.clone()
             },
-            recent: self.recent.clone(),
-            since_step: self.finished_at.elapsed(),
+            recent: self.elastic.recent.clone(),
+            since_step: self.elastic.finished_at.elapsed(),
         };
         let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
         let standing = serde_json::to_vec(&standing).map_err(wrong)?;
@@ -271,9 +297,9 @@ impl RankLoop {
             return Ok(model);
         }
         let mut standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
-        self.recent = std::mem::take(&mut standing.recent);
+        self.elastic.recent = std::mem::take(&mut standing.recent);
         let finished_at = Instant::now().checked_sub(standing.since_step);
-        self.finished_at = finished_at.unwrap_or_else(Instant::now);
+        self.elastic.finished_at = finished_at.unwrap_or_else(Instant::now);
         standing.hand_over(&mut self.outcome, started.elapsed());
         // After it: the numbers of a checkpoint are exact.
         let model = self.restore(model, &checkpoint)?;

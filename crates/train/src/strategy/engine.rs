@@ -20,7 +20,7 @@ pub(super) trait Engine {
     fn left(&self) -> usize;
 
     /// Makes the next step, or several local ones. An error in an elastic job leaves the model of the last finished
-    /// step in [`RankLoop::snapshot`].
+    /// step in [`ElasticState::snapshot`](super::elastic_state::ElasticState::snapshot).
     fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<EngineStep, TrainError>;
 }
 

@@ -109,8 +109,7 @@ impl RankLoop {
         for step in range.clone() {
             model = self.corrupt(model, step);
         }
-        self.finish_step(*range.end());
-        self.take_snapshot(&model)?;
+        self.finish_step(&model, *range.end())?;
         let sums = steps.last().map(|step| step.sums.clone());
         let mut lines = Vec::with_capacity(steps.len());
         for step in steps {
@@ -213,7 +212,7 @@ impl RankLoop {
         Votes {
             stop: self.stop_wanted(),
             save: std::mem::take(&mut self.hooks.save_wanted) || due,
-            regroup: self.somebody_waits(),
+            regroup: self.is_first() && self.setup.elasticity.somebody_waits(),
             hook_requests: !self.hooks.requests.is_empty(),
         }
     }
@@ -231,8 +230,7 @@ impl RankLoop {
             ema.follow(model, steps);
         }
         self.setup.live.step(last);
-        self.recent.begin(last);
-        self.futile = 0;
+        self.elastic.advance(last);
     }
 
     /// Adds a step to the epoch's metrics and records it. A skipped step without a finite loss has no record.

@@ -32,7 +32,7 @@ impl RankLoop {
             self.hash(&model, step..=step, sums)?;
         }
         // A restored model has parameters of its own, which another `Ddp` has to know.
-        self.snapshot = Some((model.clone(), Buffers::read(&model)?));
+        self.elastic.snapshot = Some((model.clone(), Buffers::read(&model)?));
         Err(TrainError::Repaired)
     }
 

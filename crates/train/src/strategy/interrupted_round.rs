@@ -35,7 +35,7 @@ impl RankLoop {
         if round.made() == 0 {
             return Ok(());
         }
-        self.interrupted_round = Some(InterruptedRound {
+        self.elastic.interrupted_round = Some(InterruptedRound {
             parameters: self.outer().read(model)?,
             buffers: Buffers::read(model)?,
             round,
@@ -48,7 +48,7 @@ impl RankLoop {
         if !self.setup.elasticity.rolls_back() {
             return Ok(false);
         }
-        let own = i64::from(self.interrupted_round.is_some());
+        let own = i64::from(self.elastic.interrupted_round.is_some());
         let all = self.setup.group.all_gather(vec![own]).wait()?;
         Ok(all.iter().any(|begun| begun[0] > 0))
     }
@@ -59,7 +59,7 @@ impl RankLoop {
         model: AnyModel,
         round: &mut Round,
     ) -> Result<AnyModel, TrainError> {
-        let Some(interrupted_round) = self.interrupted_round.take() else {
+        let Some(interrupted_round) = self.elastic.interrupted_round.take() else {
             return Ok(model);
         };
         *round = interrupted_round.round;

@@ -80,20 +80,20 @@ impl RankLoop {
             None => None,
         };
         // Of a round of steps that ranks take by themselves, all come at once.
-        let earliest = self.recent.lines.iter().map(|line| line.step).min();
+        let earliest = self.elastic.recent.lines.iter().map(|line| line.step).min();
         let recorded = run.recorded_lines(earliest.unwrap_or(step));
         let is_missing = |line: &&MetricLine| {
             let same = |other: &(MetricKind, usize)| *other == (line.kind, line.step);
             let is_over = over.includes(line);
             line.step <= step && is_over && !recorded.iter().any(same)
         };
-        let missing = self.recent.lines.iter().filter(is_missing);
+        let missing = self.elastic.recent.lines.iter().filter(is_missing);
         for line in missing.cloned().collect::<Vec<_>>() {
             if let Some(metrics) = &mut self.setup.metrics {
                 metrics.write(&line)?;
             }
         }
-        if let (Some(file), Some(hashes)) = (&mut self.setup.hashes, &self.recent.hashes)
+        if let (Some(file), Some(hashes)) = (&mut self.setup.hashes, &self.elastic.recent.hashes)
             && hashes.step == step
             && file.newest() < step
         {
@@ -175,7 +175,7 @@ impl RankLoop {
     /// Writes a line on rank 0.
     pub(super) fn log(&mut self, line: &MetricLine) -> Result<(), TrainError> {
         if self.setup.elasticity.any_may_be_first() {
-            self.recent.lines.push(line.clone());
+            self.elastic.recent.lines.push(line.clone());
         }
         if let Some(tensor_board) = &mut self.setup.tensor_board {
             tensor_board.write(line);
@@ -207,7 +207,7 @@ impl RankLoop {
             if let Some(file) = &mut self.setup.hashes {
                 file.write(&hashes)?;
             }
-            self.recent.hashes = Some(hashes);
+            self.elastic.recent.hashes = Some(hashes);
         }
         Ok(())
     }

@@ -172,7 +172,7 @@ impl<'a> SynchronousSteps<'a> {
             let waiting = Instant::now();
             pending.verdict = pending.verdict.known()?;
             pending.waited = waiting.elapsed();
-            ranks.snapshot = None;
+            ranks.elastic.snapshot = None;
         }
         Ok(pending)
     }
