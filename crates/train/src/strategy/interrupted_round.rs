@@ -24,23 +24,14 @@ impl RankLoop {
         round: Round,
         error: TrainError,
     ) -> Result<TrainError, TrainError> {
-        if self.setup.elasticity.next_after(&error).is_some() {
-            self.keep_interrupted_round(model, round)?;
+        if round.made() > 0 && self.setup.elasticity.next_after(&error).is_some() {
+            self.elastic.interrupted_round = Some(InterruptedRound {
+                parameters: self.outer().read(model)?,
+                buffers: Buffers::read(model)?,
+                round,
+            });
         }
         Ok(error)
-    }
-
-    /// Keeps what this rank has learnt in a round that the ranks could not end together.
-    fn keep_interrupted_round(&mut self, model: &AnyModel, round: Round) -> Result<(), TrainError> {
-        if round.made() == 0 {
-            return Ok(());
-        }
-        self.elastic.interrupted_round = Some(InterruptedRound {
-            parameters: self.outer().read(model)?,
-            buffers: Buffers::read(model)?,
-            round,
-        });
-        Ok(())
     }
 
     /// Whether a rank has set a round aside: the next outer step then comes at once. All ranks ask.

@@ -16,11 +16,10 @@ use everburn_record::units::counted;
 
 use super::RankLoop;
 use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
-use super::round_stats::{Round, RoundStats};
+use super::round_stats::{PendingStats, Round, RoundStats};
 use super::streaming::Stream;
 use crate::device::memory::PeakMemory;
 use crate::error::TrainError;
-use crate::metrics::step_exchange::Votes;
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
@@ -102,8 +101,7 @@ impl<'a> LocalSteps<'a> {
         round: Round,
         planned: usize,
     ) -> Result<(AnyModel, SyncedSteps), TrainError> {
-        let votes = ranks.votes();
-        let (joined, step) = match ranks.join(&model, &round, planned, votes, self.epoch) {
+        let (joined, step) = match ranks.join(&model, &round, planned, self.epoch) {
             Ok(joined) => joined,
             Err(error) => return Err(ranks.interrupt(&model, round, error)?),
         };
@@ -225,21 +223,28 @@ impl RankLoop {
         Duration::try_from_secs_f64(times * pace * planned as f64).ok()
     }
 
+    /// Begins to add up what all ranks have made of a round, none of them in more than `planned` steps.
+    pub(super) fn send_round(
+        &mut self,
+        round: &Round,
+        planned: usize,
+    ) -> Result<PendingStats, TrainError> {
+        let group = self.setup.group.clone();
+        let layout = self.metrics.layout(round.sums(), &group)?;
+        let flags = self.missing_gradients.flags();
+        Ok(round.send(self.votes(), planned, layout, &group, &flags))
+    }
+
     /// The part of an outer step that can fail of others; no outer step where no rank had a sample.
     fn join(
         &mut self,
         model: &AnyModel,
         round: &Round,
         planned: usize,
-        votes: Votes,
         epoch: usize,
     ) -> Result<(JoinedRound, Option<OuterStep>), TrainError> {
         let start = Instant::now();
-        let group = self.setup.group.clone();
-        let layout = self.metrics.layout(round.sums(), &group)?;
-        let flags = self.missing_gradients.flags();
-        let stats = round.send(votes, planned, layout, &group, &flags);
-        let stats = stats.wait()?;
+        let stats = self.send_round(round, planned)?.wait()?;
         self.require_finite_losses(&stats, epoch)?;
         let step = match stats.samples() {
             0 => None,

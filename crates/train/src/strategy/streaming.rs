@@ -168,10 +168,7 @@ impl LocalSteps<'_> {
         round: Round,
         planned: usize,
     ) -> Result<PendingRound, TrainError> {
-        let group = ranks.setup.group.clone();
-        let layout = ranks.metrics.layout(round.sums(), &group)?;
-        let flags = ranks.missing_gradients.flags();
-        let stats = round.send(ranks.votes(), planned, layout, &group, &flags);
+        let stats = ranks.send_round(&round, planned)?;
         let stream = self.stream.as_ref().expect("it streams");
         let outer = ranks.outer_mut();
         let fragment = outer.begin(model, round.samples(), &stream.outer)?;
