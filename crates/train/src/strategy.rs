@@ -248,9 +248,8 @@ impl RankLoop {
         for epoch in first..=self.setup.config.epochs {
             // Nothing is left to do where a run that had come to its end is resumed.
             let between = self.outcome.batches == 0 || self.outcome.has_just_resumed();
-            let begins = self.outcome.trained.is_none() && between;
-            let stopped = self.outcome.stopped.is_some() && self.outcome.trained.is_none();
-            if stopped || self.limit_is_reached() && begins {
+            let ends = self.outcome.stopped.is_some() || self.limit_is_reached() && between;
+            if ends && self.outcome.trained.is_none() {
                 break;
             }
             self.show_epoch(epoch)?;
