@@ -119,4 +119,16 @@ mod tests {
         };
         assert_eq!(noted(later), Some([3.0, 0.02]));
     }
+
+    #[test]
+    fn a_run_has_just_resumed_until_its_next_step() {
+        let at = |step, resumed_after| LoopOutcome {
+            step,
+            resumed_after,
+            ..LoopOutcome::default()
+        };
+        assert!(!at(0, None).has_just_resumed());
+        assert!(at(20, Some((1, 20))).has_just_resumed());
+        assert!(!at(21, Some((1, 20))).has_just_resumed());
+    }
 }
