@@ -57,7 +57,7 @@ pub trait Decoder:
 ///
 /// let config = GptConfig::new(65).with_layers(2).with_context(32);
 /// config.check().unwrap();
-/// assert_eq!((config.vocabulary(), config.context()), (65, 32));
+/// assert_eq!((config.context(), config.dropout()), (32, 0.0));
 /// let _model = config.build(&Device::flex());
 /// ```
 pub trait DecoderConfig: Config + Clone + PartialEq + Send + Sync + 'static {
@@ -79,14 +79,13 @@ pub trait DecoderConfig: Config + Clone + PartialEq + Send + Sync + 'static {
     /// Panics if [`check`](Self::check) refuses the numbers.
     fn build(&self, device: &Device) -> Self::Model;
 
-    /// How many different tokens there are (`V`).
-    fn vocabulary(&self) -> usize;
-
     /// The longest text that the model sees at once, in tokens.
     fn context(&self) -> usize;
 
     /// The share of activations that dropout sets to zero while training.
-    fn dropout(&self) -> f64;
+    fn dropout(&self) -> f64 {
+        0.0
+    }
 }
 
 /// A model that cannot be built, and why.

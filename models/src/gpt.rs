@@ -325,10 +325,6 @@ impl DecoderConfig for GptConfig {
         self.init(device)
     }
 
-    fn vocabulary(&self) -> usize {
-        self.vocabulary
-    }
-
     fn context(&self) -> usize {
         self.context
     }

@@ -294,16 +294,8 @@ impl DecoderConfig for LlamaConfig {
         self.init(device)
     }
 
-    fn vocabulary(&self) -> usize {
-        self.vocabulary
-    }
-
     fn context(&self) -> usize {
         self.context
-    }
-
-    fn dropout(&self) -> f64 {
-        0.0
     }
 }
 

@@ -123,7 +123,7 @@ fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(error::EXIT_USAGE);
         }
     };
-    let log = LogOutput::start(rank.is_some());
+    let log = LogOutput::start();
     let work = || carry_out(&arguments.command, rank.as_ref(), &log);
     let result = match &rank {
         // Its panics are reported to its launcher.

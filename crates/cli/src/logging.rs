@@ -9,9 +9,8 @@ use everburn_record::file;
 use everburn_record::sync::lock;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::{Layer, Registry};
 
 use crate::arguments::keys::with_flags;
 
@@ -22,7 +21,7 @@ pub(crate) struct LogOutput(Arc<Mutex<Option<File>>>);
 impl LogOutput {
     /// Starts logging to standard error. `EVERBURN_LOG` chooses the messages: `debug`, or
     /// `info,everburn_collectives=trace`.
-    pub(crate) fn start(with_time: bool) -> Self {
+    pub(crate) fn start() -> Self {
         let chosen = std::env::var("EVERBURN_LOG").ok();
         let parsed = chosen.as_deref().map(str::parse::<Targets>);
         let unreadable = matches!(parsed, Some(Err(_)));
@@ -34,26 +33,15 @@ impl LogOutput {
                 .unwrap_or_default(),
         };
         let output = Self::default();
-        let lines = tracing_subscriber::fmt::layer()
-            .with_writer(output.clone())
-            .with_ansi(false)
-            .with_target(false);
-        let registry = tracing_subscriber::registry();
-        if with_time {
-            registry.with(lines.with_filter(targets)).init();
-        } else {
-            registry
-                .with(lines.without_time().with_filter(targets))
-                .init();
-        }
+        let lines = lines(output.clone()).with_filter(targets);
+        tracing_subscriber::registry().with(lines).init();
         if unreadable {
             tracing::warn!("EVERBURN_LOG is not a list of targets and levels: ignored");
         }
         output
     }
 
-    /// Sends all further messages to a file, each with its time, as the log of one of several ranks has it: on the terminal they
-    /// would tear the dashboard.
+    /// Sends all further messages to a file: on the terminal they would tear the dashboard.
     ///
     /// # Errors
     /// The system's error if the file cannot be made.
@@ -64,6 +52,14 @@ impl LogOutput {
     }
 }
 
+/// Each message as a line with its time (UTC): the same from the only rank, from one of several, and from their launcher.
+fn lines(output: LogOutput) -> impl Layer<Registry> {
+    tracing_subscriber::fmt::layer()
+        .with_writer(output)
+        .with_ansi(false)
+        .with_target(false)
+}
+
 /// One message on its way.
 pub(crate) struct Message(LogOutput);
 
@@ -72,12 +68,7 @@ impl Write for Message {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let message = with_flags(&String::from_utf8_lossy(bytes));
         match &mut *lock(&self.0.0) {
-            Some(file) => {
-                let mut time = String::new();
-                let dated = SystemTime.format_time(&mut Writer::new(&mut time));
-                dated.map_err(io::Error::other)?;
-                file.write_all(format!("{time} {message}").as_bytes())
-            }
+            Some(file) => file.write_all(message.as_bytes()),
             None => io::stderr().write_all(message.as_bytes()),
         }?;
         Ok(bytes.len())
@@ -101,15 +92,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_in_a_file_has_its_time() {
+    fn each_message_is_a_line_with_its_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank-0.log");
         let output = LogOutput::default();
         output.redirect(&path).unwrap();
-        output
-            .make_writer()
-            .write_all(b" WARN no samples\n")
-            .unwrap();
+        let subscriber = tracing_subscriber::registry().with(lines(output));
+        tracing::subscriber::with_default(subscriber, || tracing::warn!("no samples"));
         let log = std::fs::read_to_string(path).unwrap();
         let (time, text) = log.split_once(' ').unwrap();
         assert!(time.starts_with("20") && time.ends_with('Z'), "{log}");

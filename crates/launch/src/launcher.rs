@@ -20,7 +20,8 @@ use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
 use crate::job_store::JobStore;
 use crate::outcome::Outcome;
-use crate::ranks::{Job, open_log};
+use crate::rank_log::open_log;
+use crate::ranks::Job;
 use crate::supervisor::{Event, Supervisor};
 use crate::terminal::{SavedTerminal, can_show_dashboard};
 

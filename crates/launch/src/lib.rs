@@ -64,6 +64,7 @@ mod outcome;
 mod output;
 mod panic_place;
 mod rank;
+mod rank_log;
 mod ranks;
 mod run;
 #[doc(hidden)]

@@ -4,7 +4,7 @@ use std::env::var_os;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use everburn_auth::JobToken;
 use everburn_collectives::store::{StoreError, StoreOptions};
-use everburn_record::{file, unix_time_ms};
+use everburn_record::unix_time_ms;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
@@ -22,10 +22,11 @@ use crate::config::LaunchConfig;
 use crate::environment::variables as v;
 use crate::error::LaunchError;
 use crate::exit::RankExit;
-use crate::failure::{RankReport, ReportKind};
+use crate::failure::RankReport;
 use crate::job_store::{JobStore, ReachedStore};
 use crate::outcome::EndedRank;
 use crate::output::{ProgressLine, Screen, ShownErrors, pump};
+use crate::rank_log::{add_to_log, last_line};
 
 /// What every rank of the job is given.
 pub(crate) struct Job<'a> {
@@ -79,69 +80,6 @@ pub(crate) struct RunningRank {
 
 /// Something that keeps a channel open for as long as output is still being copied.
 pub(crate) type PumpAlive = Sender<std::convert::Infallible>;
-
-/// Opens (and empties) the log of `rank` and removes its reports from an earlier run.
-pub(crate) fn open_log(config: &LaunchConfig, rank: usize) -> Result<File, LaunchError> {
-    let path = config.log_path(rank);
-    let failed = |path, source| LaunchError::LogDir { path, source };
-    let file = file::append_to(&path)
-        .and_then(|file| file.set_len(0).map(|()| file))
-        .map_err(|source| failed(path, source))?;
-    for report in [config.error_path(rank), config.finished_path(rank)] {
-        remove_if_there(&report).map_err(|source| failed(report, source))?;
-    }
-    Ok(file)
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Opens the log of a rank that is started again, says so in it, and moves the last process's report aside,
-/// because the first report of a process stands.
-pub(crate) fn continue_log(
-    config: &LaunchConfig,
-    rank: usize,
-    incarnation: u64,
-) -> io::Result<File> {
-    let report = config.error_path(rank);
-    let aside = config.earlier_error_path(rank, incarnation.saturating_sub(1));
-    match std::fs::rename(report, aside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    // What an earlier process has said is no word of this one.
-    remove_if_there(&config.finished_path(rank))?;
-    let mut log = file::append_to(&config.log_path(rank))?;
-    writeln!(
-        log,
-        "--- rank {rank}: process {incarnation} begins here ---"
-    )?;
-    Ok(log)
-}
-
-/// The last line in the log of a rank that could not write it. One that another rank's failure has ended does not
-/// print that itself: all ranks of a job see that failure, and the launcher shows it once.
-fn last_line(ended: &EndedRank) -> Option<String> {
-    match ended.failure() {
-        Some(report) if report.kind == ReportKind::PeerLost => {
-            Some(format!("error: {}", report.message))
-        }
-        _ if ended.ended_by_launcher => Some(format!(
-            "--- rank {}: the launcher has ended this process ---",
-            ended.rank
-        )),
-        _ => None,
-    }
-}
-
-fn add_to_log(config: &LaunchConfig, rank: usize, line: &str) -> io::Result<()> {
-    let mut log = file::append_to(&config.log_path(rank))?;
-    writeln!(log, "{line}")
-}
 
 impl RunningRank {
     /// Starts the rank, in an elastic job its process `incarnation`. Must be called from a thread that lives as
@@ -360,23 +298,5 @@ impl RunningRank {
             unix_time_ms: unix_time_ms(),
             report: self.report(exit, config),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_link_that_stands_where_a_log_belongs_is_refused_and_its_target_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let theirs = folder.path().join("theirs");
-        std::fs::write(&theirs, "precious").unwrap();
-        let config = LaunchConfig::new("true", 1, folder.path());
-        std::os::unix::fs::symlink(&theirs, config.log_path(0)).unwrap();
-        let refused = open_log(&config, 0).unwrap_err().to_string();
-        assert!(refused.contains("rank-0.log"), "{refused}");
-        assert!(continue_log(&config, 0, 2).is_err());
-        assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "precious");
     }
 }

@@ -17,7 +17,7 @@ use crate::error::LaunchError;
 use crate::event::LaunchEvent;
 use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
 use crate::outcome::{EndedRank, loss};
-use crate::ranks::continue_log;
+use crate::rank_log::continue_log;
 
 /// What is said of another machine without ranks in the job.
 fn machine_lost(machine: usize, lost: &[usize], left: &[usize]) -> String {
