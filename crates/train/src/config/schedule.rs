@@ -48,7 +48,7 @@ pub enum Schedule {
 /// # mod everburn { pub use everburn_train as train; }
 /// use everburn::train::{Schedule, ScheduleNumbers, TrainingConfig};
 ///
-/// let numbers = ScheduleNumbers { warmup_steps: 2, ..ScheduleNumbers::default() };
+/// let numbers = ScheduleNumbers { warmup_steps: 2.0, ..ScheduleNumbers::default() };
 /// let config = TrainingConfig {
 ///     schedule: Schedule::Linear,
 ///     schedule_numbers: numbers,
@@ -60,9 +60,10 @@ pub enum Schedule {
 #[command(next_help_heading = "Training")]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleNumbers {
-    /// Raise the learning rate linearly over this many steps, before the schedule begins [default: 0].
-    #[arg(long, value_name = "STEPS")]
-    pub warmup_steps: usize,
+    /// Raise the learning rate linearly over this many steps, before the schedule begins; a number below 1 is a share of
+    /// all steps of the run [default: 0].
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
+    pub warmup_steps: f64,
     /// The final learning rate of --lr-schedule cosine and linear [default: 0].
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,8 +79,8 @@ pub struct ScheduleNumbers {
 }
 
 impl Schedule {
-    /// Whether the rate of a step depends on how many steps the run makes.
-    pub(crate) const fn has_an_end(self) -> bool {
+    /// Whether it falls to an end.
+    const fn has_an_end(self) -> bool {
         matches!(self, Self::Cosine | Self::Linear)
     }
 
@@ -109,8 +110,8 @@ impl ScheduleNumbers {
             decay_factor,
         } = *self;
         let mut text = format!("{schedule:?}");
-        if warmup_steps > 0 {
-            text.push_str(&format!(" after a warm-up of {warmup_steps}"));
+        if warmup_steps > 0.0 {
+            text.push_str(&format!(" after a warm-up of {}", warmup_steps as f32));
         }
         if let Some(rate) = final_learning_rate {
             text.push_str(&format!(" to {}", rate as f32));
@@ -125,6 +126,14 @@ impl ScheduleNumbers {
     /// Refuses numbers that say nothing with `schedule`, or are out of range.
     fn check(&self, schedule: Schedule, learning_rate: f64) -> Result<(), TrainError> {
         let refuse = |message: String| Err(TrainError::Config(message));
+        let warmup = self.warmup_steps;
+        let is_whole = warmup >= 1.0 && warmup.fract() == 0.0;
+        if !is_whole && !(0.0..1.0).contains(&warmup) {
+            return refuse(format!(
+                "`training.schedule_numbers.warmup_steps = {warmup}` must be a whole number of steps, or a share of the run's \
+                 from 0 to below 1"
+            ));
+        }
         if let Some(rate) = self.final_learning_rate {
             if !schedule.has_an_end() {
                 return refuse(format!(
@@ -169,6 +178,19 @@ impl ScheduleNumbers {
         }
     }
 
+    /// Whether the rate of a step depends on how many steps the run makes.
+    pub(crate) fn depend_on_length(&self, schedule: Schedule) -> bool {
+        schedule.has_an_end() || (self.warmup_steps > 0.0 && self.warmup_steps < 1.0)
+    }
+
+    /// How many of `total_steps` steps the warm-up takes.
+    pub(crate) fn warmup_of(&self, total_steps: usize) -> usize {
+        match self.warmup_steps < 1.0 {
+            true => (self.warmup_steps * total_steps as f64) as usize,
+            false => self.warmup_steps as usize,
+        }
+    }
+
     /// The same of a learning rate that is this many times this one's.
     pub(crate) fn times(self, factor: f64) -> Self {
         Self {
@@ -189,12 +211,15 @@ impl ScheduleNumbers {
         total_steps: usize,
     ) -> Result<LrSchedulerConfig, TrainError> {
         self.check(schedule, learning_rate)?;
-        let warmup = self.warmup_steps;
-        if learning_rate > 1.0 && (schedule.has_an_end() || warmup > 0) {
-            let (what, without) = match warmup {
-                0 => (format!("`training.schedule = {schedule}`"), ""),
-                _ => (
-                    format!("a warm-up (`training.schedule_numbers.warmup_steps = {warmup}`)"),
+        let has_warmup = self.warmup_steps > 0.0;
+        if learning_rate > 1.0 && (schedule.has_an_end() || has_warmup) {
+            let (what, without) = match has_warmup {
+                false => (format!("`training.schedule = {schedule}`"), ""),
+                true => (
+                    format!(
+                        "a warm-up (`training.schedule_numbers.warmup_steps = {}`)",
+                        self.warmup_steps
+                    ),
                     " without a warm-up",
                 ),
             };
@@ -203,6 +228,7 @@ impl ScheduleNumbers {
                  `training.schedule = constant`{without} takes more"
             )));
         }
+        let warmup = self.warmup_of(total_steps);
         if schedule.has_an_end() && warmup > 0 && warmup >= total_steps {
             return Err(TrainError::Config(format!(
                 "a warm-up of {} does not end before the run, which makes {total_steps}: use \

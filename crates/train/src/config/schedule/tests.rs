@@ -33,7 +33,7 @@ fn close(rates: &[f64], expected: &[f64]) {
 fn each_schedule_has_its_curve_behind_the_warm_up() {
     let none = ScheduleNumbers::default();
     let warm = ScheduleNumbers {
-        warmup_steps: 3,
+        warmup_steps: 3.0,
         ..none
     };
     close(&rates(Schedule::Constant, none, 3).unwrap(), &[0.8; 3]);
@@ -41,6 +41,20 @@ fn each_schedule_has_its_curve_behind_the_warm_up() {
     let all = |curve: &[f64]| [&rise, curve].concat();
     let constant = rates(Schedule::Constant, warm, 5).unwrap();
     close(&constant, &all(&[0.8, 0.8]));
+    let share = ScheduleNumbers {
+        warmup_steps: 0.3,
+        ..none
+    };
+    let ten = rates(Schedule::Constant, share, 10).unwrap();
+    close(&ten[..5], &all(&[0.8, 0.8]));
+    // None of a share of three.
+    assert_eq!(
+        rates(Schedule::Cosine, share, 3),
+        rates(Schedule::Cosine, none, 3)
+    );
+    assert!(
+        share.depend_on_length(Schedule::Constant) && !warm.depend_on_length(Schedule::Constant)
+    );
     let to = ScheduleNumbers {
         final_learning_rate: Some(0.4),
         ..warm
@@ -64,7 +78,7 @@ fn each_schedule_has_its_curve_behind_the_warm_up() {
 #[test]
 fn a_schedule_goes_on_from_its_record() {
     let numbers = ScheduleNumbers {
-        warmup_steps: 3,
+        warmup_steps: 3.0,
         decay_every: Some(2),
         ..ScheduleNumbers::default()
     };
@@ -106,19 +120,27 @@ fn numbers_that_say_nothing_or_cannot_be_are_refused() {
         };
         numbers.config(schedule, 2.0, 9).map(drop)
     };
-    let cosine = high(Schedule::Cosine, 0).unwrap_err().to_string();
+    let cosine = high(Schedule::Cosine, 0.0).unwrap_err().to_string();
     let advice = "of at most 1, and this one is 2: `training.schedule = constant` takes more";
     assert!(cosine.ends_with(advice), "{cosine}");
     assert!(
         cosine.starts_with("`training.schedule = cosine`"),
         "{cosine}"
     );
-    let warm = high(Schedule::Constant, 3).unwrap_err().to_string();
+    let warm = high(Schedule::Constant, 3.0).unwrap_err().to_string();
     let advice = "`training.schedule = constant` without a warm-up takes more";
     assert!(warm.ends_with(advice), "{warm}");
     for schedule in [Schedule::Constant, Schedule::Step] {
-        assert!(high(schedule, 0).is_ok(), "{schedule}");
+        assert!(high(schedule, 0.0).is_ok(), "{schedule}");
     }
-    let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
+    let long = refused(Schedule::Linear, |n| n.warmup_steps = 5.0);
     long.assert_contains(["`training.schedule_numbers.warmup_steps`"]);
+    for steps in [-1.0, 1.5, f64::INFINITY, f64::NAN] {
+        let numbers = ScheduleNumbers {
+            warmup_steps: steps,
+            ..ScheduleNumbers::default()
+        };
+        let error = rates(Schedule::Constant, numbers, 5).unwrap_err();
+        assert!(error.contains("must be a whole number of steps"), "{error}");
+    }
 }
