@@ -23,6 +23,10 @@ pub const SMALL: [&str; 8] = [
     "200",
 ];
 
+/// The recipe of a training without a preset, in place of a model's own: what a test measures does not change with that.
+pub const NO_PRESET: &str =
+    "--batch-size 64 --learning-rate 0.001 --lr-schedule constant --warmup-steps 0";
+
 /// The binary: `$EVERBURN_BIN`, else `everburn` where cargo has put this workspace's binaries.
 ///
 /// # Panics

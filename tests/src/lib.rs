@@ -39,7 +39,7 @@ mod wait;
 
 pub use contains::{AssertContains, lookup};
 pub use etcd::Etcd;
-pub use everburn::{Everburn, SMALL, TOKEN, assert_refused, binary};
+pub use everburn::{Everburn, NO_PRESET, SMALL, TOKEN, assert_refused, binary};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use job::{Ended, Job};
 pub use meeting::Meeting;

@@ -21,7 +21,7 @@ everburn() {
   case "$line" in *" --resume "* | *" --config "* | *" --of "*) "$0" "$@"; return ;; esac
   # A text model takes a step in each epoch, any other one two.
   local samples=128
-  case "$2" in gpt-*) samples=64 ;; esac
+  case "$2" in gpt-*) samples=64 ;; mnist) samples=224 ;; esac
   case "$line" in *" --data "* | *" gpt-"*) ;; *) set -- "$@" --data synthetic ;; esac
   "$0" "$@" --train-samples $samples --validation-samples 32 --test-samples 32
 }

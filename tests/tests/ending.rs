@@ -7,7 +7,7 @@ use rustix::process::Signal;
 fn in_the_middle(folder: &std::path::Path, ranks: usize) -> (Job, Run) {
     let number = ranks.to_string();
     let mut job = Everburn::train_for_long(folder, "mnist")
-        .args(["--ranks", &number, "--run-dir", "run"])
+        .args(["--ranks", &number, "--batch-size", "64", "--run-dir", "run"])
         .start();
     let run = Run::new(folder.join("run"));
     let recorded = run.clone();

@@ -1,11 +1,12 @@
 //! `--precision`, as a user gives it: with processes, records, resumes and what is refused.
 
-use everburn_tests::{Everburn, Run, assert_refused};
+use everburn_tests::{Everburn, NO_PRESET, Run, assert_refused};
 
 #[test]
 fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train(folder.path(), "mnist")
+        .words(NO_PRESET)
         .words("--precision f16 --ranks 2 --run-dir run")
         .words("--epochs 2 --log-every 1 --compare-every 1 --chaos overflow=1@step:3")
         .succeed();

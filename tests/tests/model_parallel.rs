@@ -1,6 +1,6 @@
 //! `--strategy model-parallel`: one model over several devices of a process.
 
-use everburn_tests::{Everburn, Run, assert_refused};
+use everburn_tests::{Everburn, NO_PRESET, Run, assert_refused};
 
 /// Three steps of `model` with these flags, recorded in `name`.
 fn train(folder: &std::path::Path, model: &str, name: &str, flags: &[&str]) -> Run {
@@ -15,6 +15,7 @@ fn train(folder: &std::path::Path, model: &str, name: &str, flags: &[&str]) -> R
         name,
     ];
     Everburn::train(folder, model)
+        .words(NO_PRESET)
         .args(always)
         .args(flags)
         .succeed();

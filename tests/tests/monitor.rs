@@ -195,7 +195,7 @@ fn a_training_shows_its_ranks_by_the_same_key() {
 #[test]
 fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = "--ranks 2 --epochs 2 --tensorboard --run-dir run".split(' ');
+    let flags = "--ranks 2 --batch-size 64 --epochs 2 --tensorboard --run-dir run".split(' ');
     Everburn::new(folder.path(), ["train", "mnist"])
         .args(everburn_tests::SMALL)
         .args(flags)
@@ -256,7 +256,7 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
 #[test]
 fn a_run_that_fails_has_a_report_which_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = "--ranks 2 --chaos kill=1@step:5 --run-dir run".split(' ');
+    let flags = "--ranks 2 --batch-size 64 --chaos kill=1@step:5 --run-dir run".split(' ');
     let ended = Everburn::new(folder.path(), ["train", "mnist"])
         .args(everburn_tests::SMALL)
         .args(flags)

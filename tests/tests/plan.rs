@@ -17,7 +17,7 @@ blocks = [
 
 fn plan(folder: &Path, flags: &[&str]) -> Ended {
     std::fs::write(folder.join("figures.toml"), FIGURES).unwrap();
-    let ended = Everburn::line(folder, "train mnist --plan")
+    let ended = Everburn::line(folder, "train mnist --plan --batch-size 64")
         .args(flags)
         .run();
     assert!(!folder.join("runs").exists(), "{ended}");

@@ -204,7 +204,7 @@ fn meshes_that_do_not_fit_the_ranks_the_model_or_the_batch() {
         --ranks 2 --mesh depth=2 | no axis `depth`
         --ranks 5 --pipeline 5 --batch-size 60 | a model of 4 blocks cannot be cut into 5 stages
         --ranks 2 --pipeline 2 --stages fc9 | `fc9` of --stages | conv1, conv2, fc1, fc2
-        --ranks 2 --pipeline 2 --micro-batches 7 | 7 micro-batches do not divide | 64 samples | --micro-batches 4
+        --ranks 2 --pipeline 2 --batch-size 64 --micro-batches 7 | 7 micro-batches do not divide | 64 samples | --micro-batches 4
         --pipeline 2 --devices flex,gpu:1 | no device called `gpu:1`
         ",
     );

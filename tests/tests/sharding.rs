@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run, assert_refused};
+use everburn_tests::{Everburn, NO_PRESET, Run, assert_refused};
 
 fn train(folder: &Path, name: &str, steps: &str, ranks: &str, flags: &[&str]) -> (Run, String) {
     let ended = Everburn::train(folder, "mnist")
+        .words(NO_PRESET)
         .args(["--steps", steps, "--epochs", "2", "--batch-size", "16"])
-        .args(["--optimizer", "adam-w", "--lr-schedule", "constant"])
+        .args(["--optimizer", "adam-w"])
         .args(["--log-every", "1", "--run-dir", name, "--ranks", ranks])
         .args(flags)
         .succeed();

@@ -35,7 +35,8 @@ fn train(folder: &Path, name: &str, model: &str, flags: &[&str]) -> Everburn {
         .args(["--steps", "12", "--batch-size", "16", "--log-every", "1"])
         // Adam does not see gradients that are all too large by the same factor.
         .args(["--optimizer", "sgd", "--learning-rate", "0.1"])
-        .args(["--lr-schedule", "constant", "--run-dir", name])
+        .args(["--lr-schedule", "constant", "--warmup-steps", "0"])
+        .args(["--run-dir", name])
         .args(flags)
 }
 

@@ -82,6 +82,8 @@ fn ranks_of_torchrun_train_over_its_store() {
                 "50",
                 "--epochs",
                 "10",
+                "--batch-size",
+                "64",
                 "--run-dir",
                 run,
                 "--timeout",

@@ -294,6 +294,7 @@ impl Check<'_> {
             .args(["--steps", steps, "--seed", &SEED.to_string()])
             // Adam does not see gradients that are all too large by the same factor.
             .args(["--optimizer", "sgd", "--lr-schedule", "constant"])
+            .args(["--batch-size", "64", "--warmup-steps", "0"])
             .args(["--learning-rate", learning_rate])
             .arg("--run-dir")
             .arg(&run)

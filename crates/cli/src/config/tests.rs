@@ -251,7 +251,7 @@ fn impossible_numbers_of_ranks_are_refused() {
             .to_string()
             .contains("--ranks 0")
     );
-    let many = arguments("mnist --ranks 65");
+    let many = arguments("mnist --ranks 65 --batch-size 64");
     let error = RunConfig::resolve(&many, None).unwrap_err().to_string();
     error.assert_contains(["64 samples cannot be shared by 65 ranks"]);
 }

@@ -44,9 +44,9 @@ fn pipeline_is_short_for_a_mesh() {
 
 #[test]
 fn schedules_of_both_kinds_go_by_one_flag() {
-    let line = "mnist --ranks 2 --pipeline 2 --pipeline-schedule gpipe --lr-schedule cosine";
+    let line = "mnist --ranks 2 --pipeline 2 --pipeline-schedule gpipe --lr-schedule linear";
     let config = RunConfig::resolve(&arguments(line), None).unwrap();
-    assert_eq!(config.training.schedule, everburn_train::Schedule::Cosine);
+    assert_eq!(config.training.schedule, everburn_train::Schedule::Linear);
     assert_eq!(resolve(&config).unwrap().schedule.name(), "gpipe");
     let twice = refused("mnist --ranks 2 --pipeline 2 --schedule gpipe --pipeline-schedule 1f1b");
     twice.assert_contains(["--pipeline-schedule is given twice"]);
@@ -120,9 +120,9 @@ fn stages_that_do_not_fit_the_model_are_refused() {
 
 #[test]
 fn micro_batches_that_do_not_divide_the_batch_are_refused() {
-    let text = refused("mnist --ranks 4 --pipeline 2 --micro-batches 7");
+    let text = refused("mnist --ranks 4 --pipeline 2 --batch-size 64 --micro-batches 7");
     text.assert_contains(["7 micro-batches", "32 samples", "--micro-batches 4"]);
-    let text = refused("mnist --ranks 6 --pipeline 2");
+    let text = refused("mnist --ranks 6 --pipeline 2 --batch-size 64");
     text.assert_contains(["64 samples", "3 replicas", "--batch-size 66"]);
     let text = refused("mnist --ranks 2 --pipeline 2 --micro-batches 0");
     text.assert_contains(["0 micro-batches", "1 or more"]);

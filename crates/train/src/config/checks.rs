@@ -74,7 +74,7 @@ impl TrainingConfig {
             ema.validate()?;
         }
         // How many steps there will be is not known yet.
-        let steps = self.schedule_numbers.warmup_steps.saturating_add(1);
+        let steps = self.schedule_numbers.warmup_of(0).saturating_add(1);
         for group in &self.optimizer.groups {
             let factor = group.learning_rate_factor.unwrap_or(1.0);
             let wrong =

@@ -48,7 +48,7 @@ pub enum Schedule {
 /// # mod everburn { pub use everburn_train as train; }
 /// use everburn::train::{Schedule, ScheduleNumbers, TrainingConfig};
 ///
-/// let numbers = ScheduleNumbers { warmup_steps: 2, ..ScheduleNumbers::default() };
+/// let numbers = ScheduleNumbers { warmup_steps: 2.0, ..ScheduleNumbers::default() };
 /// let config = TrainingConfig {
 ///     schedule: Schedule::Linear,
 ///     schedule_numbers: numbers,
@@ -60,9 +60,10 @@ pub enum Schedule {
 #[command(next_help_heading = "Training")]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleNumbers {
-    /// Raise the learning rate linearly over this many steps, before the schedule begins [default: 0].
-    #[arg(long, value_name = "STEPS")]
-    pub warmup_steps: usize,
+    /// Raise the learning rate linearly over this many steps, before the schedule begins; a number below 1 is a share of
+    /// all steps of the run [default: 0].
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
+    pub warmup_steps: f64,
     /// The final learning rate of --lr-schedule cosine and linear [default: 0].
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,8 +79,8 @@ pub struct ScheduleNumbers {
 }
 
 impl Schedule {
-    /// Whether the rate of a step depends on how many steps the run makes.
-    pub(crate) const fn has_an_end(self) -> bool {
+    /// Whether it falls to an end.
+    const fn has_an_end(self) -> bool {
         matches!(self, Self::Cosine | Self::Linear)
     }
 
@@ -109,8 +110,8 @@ impl ScheduleNumbers {
             decay_factor,
         } = *self;
         let mut text = format!("{schedule:?}");
-        if warmup_steps > 0 {
-            text.push_str(&format!(" after a warm-up of {warmup_steps}"));
+        if warmup_steps > 0.0 {
+            text.push_str(&format!(" after a warm-up of {}", warmup_steps as f32));
         }
         if let Some(rate) = final_learning_rate {
             text.push_str(&format!(" to {}", rate as f32));
@@ -125,6 +126,14 @@ impl ScheduleNumbers {
     /// Refuses numbers that say nothing with `schedule`, or are out of range.
     fn check(&self, schedule: Schedule, learning_rate: f64) -> Result<(), TrainError> {
         let refuse = |message: String| Err(TrainError::Config(message));
+        let warmup = self.warmup_steps;
+        let is_whole = warmup >= 1.0 && warmup.fract() == 0.0;
+        if !is_whole && !(0.0..1.0).contains(&warmup) {
+            return refuse(format!(
+                "`training.schedule_numbers.warmup_steps = {warmup}` must be a whole number of steps, or a share of the run's \
+                 from 0 to below 1"
+            ));
+        }
         if let Some(rate) = self.final_learning_rate {
             if !schedule.has_an_end() {
                 return refuse(format!(
@@ -169,6 +178,19 @@ impl ScheduleNumbers {
         }
     }
 
+    /// Whether the rate of a step depends on how many steps the run makes.
+    pub(crate) fn depend_on_length(&self, schedule: Schedule) -> bool {
+        schedule.has_an_end() || (self.warmup_steps > 0.0 && self.warmup_steps < 1.0)
+    }
+
+    /// How many of `total_steps` steps the warm-up takes.
+    pub(crate) fn warmup_of(&self, total_steps: usize) -> usize {
+        match self.warmup_steps < 1.0 {
+            true => (self.warmup_steps * total_steps as f64) as usize,
+            false => self.warmup_steps as usize,
+        }
+    }
+
     /// The same of a learning rate that is this many times this one's.
     pub(crate) fn times(self, factor: f64) -> Self {
         Self {
@@ -189,12 +211,15 @@ impl ScheduleNumbers {
         total_steps: usize,
     ) -> Result<LrSchedulerConfig, TrainError> {
         self.check(schedule, learning_rate)?;
-        let warmup = self.warmup_steps;
-        if learning_rate > 1.0 && (schedule.has_an_end() || warmup > 0) {
-            let (what, without) = match warmup {
-                0 => (format!("`training.schedule = {schedule}`"), ""),
-                _ => (
-                    format!("a warm-up (`training.schedule_numbers.warmup_steps = {warmup}`)"),
+        let has_warmup = self.warmup_steps > 0.0;
+        if learning_rate > 1.0 && (schedule.has_an_end() || has_warmup) {
+            let (what, without) = match has_warmup {
+                false => (format!("`training.schedule = {schedule}`"), ""),
+                true => (
+                    format!(
+                        "a warm-up (`training.schedule_numbers.warmup_steps = {}`)",
+                        self.warmup_steps
+                    ),
                     " without a warm-up",
                 ),
             };
@@ -203,6 +228,7 @@ impl ScheduleNumbers {
                  `training.schedule = constant`{without} takes more"
             )));
         }
+        let warmup = self.warmup_of(total_steps);
         if schedule.has_an_end() && warmup > 0 && warmup >= total_steps {
             return Err(TrainError::Config(format!(
                 "a warm-up of {} does not end before the run, which makes {total_steps}: use \
@@ -251,131 +277,4 @@ pub(crate) fn initialised(
 }
 
 #[cfg(test)]
-mod tests {
-    use everburn_tests::AssertContains;
-
-    use super::*;
-
-    fn rates(
-        schedule: Schedule,
-        numbers: ScheduleNumbers,
-        steps: usize,
-    ) -> Result<Vec<f64>, String> {
-        let scheduler = init(numbers, schedule, steps);
-        let mut scheduler = scheduler.map_err(|error| error.to_string())?;
-        Ok((0..steps).map(|_| scheduler.step().base()).collect())
-    }
-
-    fn init(
-        numbers: ScheduleNumbers,
-        schedule: Schedule,
-        steps: usize,
-    ) -> Result<ModuleLrScheduler, TrainError> {
-        initialised(&ModuleLrSchedulerConfig::new(
-            numbers.config(schedule, 0.8, steps)?,
-        ))
-    }
-
-    fn close(rates: &[f64], expected: &[f64]) {
-        assert_eq!(rates.len(), expected.len());
-        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
-        assert!(
-            rates.iter().zip(expected).all(near),
-            "{rates:?}, not {expected:?}"
-        );
-    }
-
-    #[test]
-    fn each_schedule_has_its_curve_behind_the_warm_up() {
-        let none = ScheduleNumbers::default();
-        let warm = ScheduleNumbers {
-            warmup_steps: 3,
-            ..none
-        };
-        close(&rates(Schedule::Constant, none, 3).unwrap(), &[0.8; 3]);
-        let rise = [0.2, 0.4, 0.6];
-        let all = |curve: &[f64]| [&rise, curve].concat();
-        let constant = rates(Schedule::Constant, warm, 5).unwrap();
-        close(&constant, &all(&[0.8, 0.8]));
-        let to = ScheduleNumbers {
-            final_learning_rate: Some(0.4),
-            ..warm
-        };
-        close(&rates(Schedule::Cosine, to, 5).unwrap(), &all(&[0.8, 0.6]));
-        close(
-            &rates(Schedule::Linear, to, 7).unwrap(),
-            &all(&[0.8, 0.7, 0.6, 0.5]),
-        );
-        let step = ScheduleNumbers {
-            decay_every: Some(2),
-            decay_factor: Some(0.5),
-            ..warm
-        };
-        close(
-            &rates(Schedule::Step, step, 8).unwrap(),
-            &all(&[0.8, 0.8, 0.4, 0.4, 0.2]),
-        );
-    }
-
-    #[test]
-    fn a_schedule_goes_on_from_its_record() {
-        let numbers = ScheduleNumbers {
-            warmup_steps: 3,
-            decay_every: Some(2),
-            ..ScheduleNumbers::default()
-        };
-        let all = rates(Schedule::Step, numbers, 9).unwrap();
-        for made in 0..9 {
-            let fresh = || init(numbers, Schedule::Step, 9).unwrap();
-            let mut scheduler = fresh();
-            (0..made).for_each(|_| drop(scheduler.step()));
-            let mut again = fresh().load_record(scheduler.to_record());
-            let rest = (made..9).map(|_| again.step().base()).collect::<Vec<_>>();
-            assert_eq!(rest, all[made..], "behind {made} steps");
-        }
-    }
-
-    #[test]
-    fn numbers_that_say_nothing_or_cannot_be_are_refused() {
-        let refused = |schedule, change: fn(&mut ScheduleNumbers)| {
-            let mut numbers = ScheduleNumbers::default();
-            change(&mut numbers);
-            rates(schedule, numbers, 5).unwrap_err()
-        };
-        let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
-        constant.assert_contains(["`training.schedule = cosine` or linear"]);
-        let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
-        above.assert_contains(["`training.schedule_numbers.final_learning_rate = 0.9`"]);
-        let how_often = refused(Schedule::Step, |_| {});
-        how_often.assert_contains(["`training.schedule_numbers.decay_every`"]);
-        let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
-        assert!(cosine.contains("`training.schedule = step`"), "{cosine}");
-        let rising = refused(Schedule::Step, |n| {
-            (n.decay_every, n.decay_factor) = (Some(2), Some(1.5));
-        });
-        rising.assert_contains(["`training.schedule_numbers.decay_factor = 1.5`"]);
-        let high = |schedule, warmup_steps| {
-            let numbers = ScheduleNumbers {
-                warmup_steps,
-                decay_every: matches!(schedule, Schedule::Step).then_some(2),
-                ..ScheduleNumbers::default()
-            };
-            numbers.config(schedule, 2.0, 9).map(drop)
-        };
-        let cosine = high(Schedule::Cosine, 0).unwrap_err().to_string();
-        let advice = "of at most 1, and this one is 2: `training.schedule = constant` takes more";
-        assert!(cosine.ends_with(advice), "{cosine}");
-        assert!(
-            cosine.starts_with("`training.schedule = cosine`"),
-            "{cosine}"
-        );
-        let warm = high(Schedule::Constant, 3).unwrap_err().to_string();
-        let advice = "`training.schedule = constant` without a warm-up takes more";
-        assert!(warm.ends_with(advice), "{warm}");
-        for schedule in [Schedule::Constant, Schedule::Step] {
-            assert!(high(schedule, 0).is_ok(), "{schedule}");
-        }
-        let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
-        long.assert_contains(["`training.schedule_numbers.warmup_steps`"]);
-    }
-}
+mod tests;

@@ -86,7 +86,9 @@ impl RankLoop {
         let own = self.progress();
         let schedule = match self.setup.state.own_schedule {
             true => "task's own".to_string(),
-            false if own.schedule.has_an_end() => own.schedule.to_string(),
+            false if own.schedule_numbers.depend_on_length(own.schedule) => {
+                own.schedule.to_string()
+            }
             false => return,
         };
         if own.total_steps == progress.total_steps {

@@ -1,0 +1,146 @@
+//! Tests of schedules.
+
+use everburn_tests::AssertContains;
+
+use super::*;
+
+fn rates(schedule: Schedule, numbers: ScheduleNumbers, steps: usize) -> Result<Vec<f64>, String> {
+    let scheduler = init(numbers, schedule, steps);
+    let mut scheduler = scheduler.map_err(|error| error.to_string())?;
+    Ok((0..steps).map(|_| scheduler.step().base()).collect())
+}
+
+fn init(
+    numbers: ScheduleNumbers,
+    schedule: Schedule,
+    steps: usize,
+) -> Result<ModuleLrScheduler, TrainError> {
+    initialised(&ModuleLrSchedulerConfig::new(
+        numbers.config(schedule, 0.8, steps)?,
+    ))
+}
+
+fn close(rates: &[f64], expected: &[f64]) {
+    assert_eq!(rates.len(), expected.len());
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+    assert!(
+        rates.iter().zip(expected).all(near),
+        "{rates:?}, not {expected:?}"
+    );
+}
+
+#[test]
+fn each_schedule_has_its_curve_behind_the_warm_up() {
+    let none = ScheduleNumbers::default();
+    let warm = ScheduleNumbers {
+        warmup_steps: 3.0,
+        ..none
+    };
+    close(&rates(Schedule::Constant, none, 3).unwrap(), &[0.8; 3]);
+    let rise = [0.2, 0.4, 0.6];
+    let all = |curve: &[f64]| [&rise, curve].concat();
+    let constant = rates(Schedule::Constant, warm, 5).unwrap();
+    close(&constant, &all(&[0.8, 0.8]));
+    let share = ScheduleNumbers {
+        warmup_steps: 0.3,
+        ..none
+    };
+    let ten = rates(Schedule::Constant, share, 10).unwrap();
+    close(&ten[..5], &all(&[0.8, 0.8]));
+    // None of a share of three.
+    assert_eq!(
+        rates(Schedule::Cosine, share, 3),
+        rates(Schedule::Cosine, none, 3)
+    );
+    assert!(
+        share.depend_on_length(Schedule::Constant) && !warm.depend_on_length(Schedule::Constant)
+    );
+    let to = ScheduleNumbers {
+        final_learning_rate: Some(0.4),
+        ..warm
+    };
+    close(&rates(Schedule::Cosine, to, 5).unwrap(), &all(&[0.8, 0.6]));
+    close(
+        &rates(Schedule::Linear, to, 7).unwrap(),
+        &all(&[0.8, 0.7, 0.6, 0.5]),
+    );
+    let step = ScheduleNumbers {
+        decay_every: Some(2),
+        decay_factor: Some(0.5),
+        ..warm
+    };
+    close(
+        &rates(Schedule::Step, step, 8).unwrap(),
+        &all(&[0.8, 0.8, 0.4, 0.4, 0.2]),
+    );
+}
+
+#[test]
+fn a_schedule_goes_on_from_its_record() {
+    let numbers = ScheduleNumbers {
+        warmup_steps: 3.0,
+        decay_every: Some(2),
+        ..ScheduleNumbers::default()
+    };
+    let all = rates(Schedule::Step, numbers, 9).unwrap();
+    for made in 0..9 {
+        let fresh = || init(numbers, Schedule::Step, 9).unwrap();
+        let mut scheduler = fresh();
+        (0..made).for_each(|_| drop(scheduler.step()));
+        let mut again = fresh().load_record(scheduler.to_record());
+        let rest = (made..9).map(|_| again.step().base()).collect::<Vec<_>>();
+        assert_eq!(rest, all[made..], "behind {made} steps");
+    }
+}
+
+#[test]
+fn numbers_that_say_nothing_or_cannot_be_are_refused() {
+    let refused = |schedule, change: fn(&mut ScheduleNumbers)| {
+        let mut numbers = ScheduleNumbers::default();
+        change(&mut numbers);
+        rates(schedule, numbers, 5).unwrap_err()
+    };
+    let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
+    constant.assert_contains(["`training.schedule = cosine` or linear"]);
+    let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
+    above.assert_contains(["`training.schedule_numbers.final_learning_rate = 0.9`"]);
+    let how_often = refused(Schedule::Step, |_| {});
+    how_often.assert_contains(["`training.schedule_numbers.decay_every`"]);
+    let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
+    assert!(cosine.contains("`training.schedule = step`"), "{cosine}");
+    let rising = refused(Schedule::Step, |n| {
+        (n.decay_every, n.decay_factor) = (Some(2), Some(1.5));
+    });
+    rising.assert_contains(["`training.schedule_numbers.decay_factor = 1.5`"]);
+    let high = |schedule, warmup_steps| {
+        let numbers = ScheduleNumbers {
+            warmup_steps,
+            decay_every: matches!(schedule, Schedule::Step).then_some(2),
+            ..ScheduleNumbers::default()
+        };
+        numbers.config(schedule, 2.0, 9).map(drop)
+    };
+    let cosine = high(Schedule::Cosine, 0.0).unwrap_err().to_string();
+    let advice = "of at most 1, and this one is 2: `training.schedule = constant` takes more";
+    assert!(cosine.ends_with(advice), "{cosine}");
+    assert!(
+        cosine.starts_with("`training.schedule = cosine`"),
+        "{cosine}"
+    );
+    let warm = high(Schedule::Constant, 3.0).unwrap_err().to_string();
+    let advice = "`training.schedule = constant` without a warm-up takes more";
+    assert!(warm.ends_with(advice), "{warm}");
+    for schedule in [Schedule::Constant, Schedule::Step] {
+        assert!(high(schedule, 0.0).is_ok(), "{schedule}");
+    }
+    let long = refused(Schedule::Linear, |n| n.warmup_steps = 5.0);
+    long.assert_contains(["`training.schedule_numbers.warmup_steps`"]);
+    for steps in [-1.0, 1.5, f64::INFINITY, f64::NAN] {
+        let numbers = ScheduleNumbers {
+            warmup_steps: steps,
+            ..ScheduleNumbers::default()
+        };
+        let error = rates(Schedule::Constant, numbers, 5).unwrap_err();
+        assert!(error.contains("must be a whole number of steps"), "{error}");
+    }
+}
