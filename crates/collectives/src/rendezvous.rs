@@ -111,8 +111,8 @@ pub struct Rendezvous {
 ///
 /// `init_method` says where they meet:
 /// - `env://`: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as launchers set them. Rank 0 hosts
-///   the store unless TORCHELASTIC_USE_AGENT_STORE is `True`. With EVERBURN_STORE, an address of etcd as
-///   below, MASTER_ADDR and MASTER_PORT are not needed.
+///   the store unless TORCHELASTIC_USE_AGENT_STORE is `True` or `1` ([`switch`]). With EVERBURN_STORE, an
+///   address of etcd as below, MASTER_ADDR and MASTER_PORT are not needed.
 /// - `tcp://host:port`: rank 0 hosts the store there; rank and world size come with the request.
 /// - `etcd://host:port,host:port/job-name`: a store in etcd, which no process of the job serves. Jobs of
 ///   different names do not meet; another job needs another name, for ten minutes after the last process.

@@ -168,9 +168,7 @@ impl RankEnvironment {
             foreign::check_left_over(&env, (rank, world_size))?;
         }
         let secret = env.secret()?;
-        let launcher_hosts_store = env
-            .text(v::AGENT_STORE)
-            .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
+        let launcher_hosts_store = env.flag(v::AGENT_STORE)?;
         if world_size > 1 {
             let torchs =
                 started_by == StartedBy::Torchrun && launcher_hosts_store && place.etcd.is_none();

@@ -236,8 +236,7 @@ impl Given {
         }
         let host = variables.text("MASTER_ADDR");
         let port = variables.port("MASTER_PORT")?;
-        let agent = variables.text("TORCHELASTIC_USE_AGENT_STORE");
-        let hosted = agent.as_deref() == Some("True");
+        let hosted = variables.flag("TORCHELASTIC_USE_AGENT_STORE")?;
         let attempt = match hosted {
             true => variables.number("TORCHELASTIC_RESTART_COUNT")?,
             false => None,

@@ -185,4 +185,13 @@ fn the_store_of_torchrun_is_used_only_as_an_open_one() {
     // Without it rank 0 serves our store.
     let ours = [torchrun[0], ("TORCHELASTIC_USE_AGENT_STORE", "False")];
     assert!(!with(&ours).unwrap().open_store);
+    // As the rendezvous reads it.
+    for (value, hosts) in [("1", true), ("true", true), ("0", false)] {
+        let rank = with(&[("TORCHELASTIC_USE_AGENT_STORE", value)]).unwrap();
+        assert_eq!(rank.launcher_hosts_store, hosts, "{value}");
+    }
+    let error = with(&[("TORCHELASTIC_USE_AGENT_STORE", "yes")]).unwrap_err();
+    error
+        .to_string()
+        .assert_contains(["TORCHELASTIC_USE_AGENT_STORE is `yes`"]);
 }

@@ -14,7 +14,7 @@ pub const NODE_RANK: &str = "NODE_RANK";
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
 /// The port of the store.
 pub const MASTER_PORT: &str = "MASTER_PORT";
-/// `True`: the launcher hosts the store, so rank 0 must not.
+/// `True` or `1`: the launcher hosts the store, so rank 0 must not.
 pub const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 /// The address of the store in etcd, in place of MASTER_ADDR and MASTER_PORT; see [`EtcdAddress`](everburn_collectives::store::EtcdAddress).
 pub const STORE: &str = "EVERBURN_STORE";

@@ -45,6 +45,11 @@ impl EnvVariables<'_> {
         self.parsed(name, "a number", |value| value.parse().ok())
     }
 
+    /// Whether a switch is on; one that is missing is off.
+    pub(crate) fn flag(&self, name: &'static str) -> Result<bool, RankEnvironmentError> {
+        Ok(self.parsed(name, SWITCH, switch)?.unwrap_or(false))
+    }
+
     /// The number in the first variable of `names` that is set, and that variable.
     pub(super) fn first_number(
         &self,
@@ -67,10 +72,10 @@ impl EnvVariables<'_> {
     /// The secret of the job.
     pub(crate) fn secret(&self) -> Result<Secret, RankEnvironmentError> {
         let token = GivenToken::from(OsString::from(self.text(v::JOB_TOKEN).unwrap_or_default()));
-        let open_store = self.parsed(v::OPEN_STORE, SWITCH, switch)?;
+        let open_store = self.flag(v::OPEN_STORE)?;
         Ok(Secret {
             job_token: token.token().map_err(RankEnvironmentError::JobToken)?,
-            open_store: open_store.unwrap_or(false),
+            open_store,
         })
     }
 

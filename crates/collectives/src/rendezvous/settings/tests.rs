@@ -160,6 +160,23 @@ fn an_elastic_launcher_serves_the_store_and_counts_attempts() {
 }
 
 #[test]
+fn whether_a_launcher_serves_the_store_is_a_switch() {
+    let by = |value| {
+        let agent = [("TORCHELASTIC_USE_AGENT_STORE", value)];
+        let variables = [&agent[..], &WHOLE].concat();
+        gather("env://", &RendezvousRequest::default(), &variables)
+    };
+    let hosted = |value| match by(value).unwrap().address {
+        StoreAddress::Tcp { hosted, .. } => hosted,
+        address => panic!("{address:?}"),
+    };
+    assert!(["True", "true", "1"].into_iter().all(hosted));
+    assert!(!["False", "0", ""].into_iter().any(hosted));
+    let text = by("yes").unwrap_err().to_string();
+    text.assert_contains(["TORCHELASTIC_USE_AGENT_STORE is `yes`", SWITCH]);
+}
+
+#[test]
 fn ranks_and_worlds_must_fit() {
     let text = message("tcp://127.0.0.1:1", &ranks(2, 2), &[]);
     text.assert_contains(["rank 2", "from 0 to 1"]);
