@@ -7,6 +7,7 @@ use half::{bf16, f16};
 
 use super::arithmetic::{Accumulator, ConvertF16, conversion};
 use super::names::names;
+use super::reduce::{self, ReduceOp};
 
 /// The type of the numbers in a message, as it travels on the wire.
 ///
@@ -111,6 +112,51 @@ pub trait Element: sealed::Sealed + Pod + Send + Sync + PartialEq + fmt::Debug {
             *to = Self::narrow(*from);
         }
     }
+
+    /// Combines `contributions`, given in rank order, into `result`.
+    #[doc(hidden)]
+    fn reduce_in_rank_order(op: ReduceOp, contributions: &[&[Self]], result: &mut [Self]);
+
+    /// The same bits, with the contribution of `own_rank` in `own`, and the result there.
+    #[doc(hidden)]
+    fn reduce_in_place_in_rank_order(
+        op: ReduceOp,
+        own: &mut [Self],
+        own_rank: usize,
+        others: &[&[Self]],
+    );
+
+    /// Combines `into`, which comes first, and `from`, of the same length, into `into`; a mean is summed.
+    #[doc(hidden)]
+    fn accumulate(op: ReduceOp, into: &mut [Self], from: &[Self]);
+
+    /// Divides sums by the number of ranks that gave to them.
+    #[doc(hidden)]
+    fn finish_mean(values: &mut [Self], ranks: usize);
+}
+
+/// The loops of the module `reduce` for one type. They are methods of it so that they are compiled here: what is generic
+/// over the type would be compiled in each crate that exchanges numbers, every loop for every instruction set.
+macro_rules! reductions {
+    () => {
+        fn reduce_in_rank_order(op: ReduceOp, contributions: &[&[Self]], result: &mut [Self]) {
+            reduce::reduce_in_rank_order(op, contributions, result);
+        }
+        fn reduce_in_place_in_rank_order(
+            op: ReduceOp,
+            own: &mut [Self],
+            own_rank: usize,
+            others: &[&[Self]],
+        ) {
+            reduce::reduce_in_place_in_rank_order(op, own, own_rank, others);
+        }
+        fn accumulate(op: ReduceOp, into: &mut [Self], from: &[Self]) {
+            reduce::accumulate(op, into, from);
+        }
+        fn finish_mean(values: &mut [Self], ranks: usize) {
+            reduce::finish_mean(values, ranks);
+        }
+    };
 }
 
 macro_rules! plain_element {
@@ -128,6 +174,7 @@ macro_rules! plain_element {
             fn narrow(accumulator: Self) -> Self {
                 accumulator
             }
+            reductions!();
         }
     )*};
 }
@@ -147,6 +194,7 @@ impl Element for bf16 {
     fn narrow(accumulator: f32) -> Self {
         Self::from_bits(conversion::narrow_bf16(accumulator))
     }
+    reductions!();
 }
 
 impl sealed::Sealed for f16 {}
@@ -171,4 +219,5 @@ impl Element for f16 {
     fn narrow_block<S: ConvertF16>(set: S, from: &[f32], to: &mut [Self]) {
         set.narrow(from, to);
     }
+    reductions!();
 }

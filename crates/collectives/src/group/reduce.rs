@@ -4,7 +4,7 @@
 //! `((x0 + x1) + x2) + ...`, whichever rank computes it. [`accumulate`] combines two operands, for
 //! algorithms with an order of their own. A sum, product or mean that is NaN is
 //! always the quiet NaN without sign and payload; a least or greatest is the NaN of the lowest
-//! rank that contributed one.
+//! rank that contributed one. Callers reach them as methods of [`Element`].
 
 use super::arithmetic::{
     Accumulate, Finish, Greatest, InstructionSet, Least, Mean, Product, Reduce, ReduceInPlace, Sum,
@@ -74,7 +74,7 @@ macro_rules! run_combining {
 
 /// Combines `contributions`, given in rank order, into `result`. Contributions of another length
 /// than `result` would be a bug of the caller; the surplus is ignored.
-pub(crate) fn reduce_in_rank_order<T: Element>(
+pub(super) fn reduce_in_rank_order<T: Element>(
     op: ReduceOp,
     contributions: &[&[T]],
     result: &mut [T],
@@ -86,7 +86,7 @@ pub(crate) fn reduce_in_rank_order<T: Element>(
 
 /// Combines the contribution of `own_rank`, which is in `own`, with those of the `others`, given
 /// in rank order, into `own`: the same bits as by [`reduce_in_rank_order`].
-pub(crate) fn reduce_in_place_in_rank_order<T: Element>(
+pub(super) fn reduce_in_place_in_rank_order<T: Element>(
     op: ReduceOp,
     own: &mut [T],
     own_rank: usize,
@@ -115,7 +115,7 @@ pub(crate) fn reduce_in_place_in_rank_order<T: Element>(
 /// Combines `into`, which comes first, and `from`, of the same length, into `into`. A mean is
 /// summed: its division is [`finish_mean`]. Half types are combined in `f32` and rounded at each
 /// call.
-pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+pub(super) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     debug_assert_eq!(into.len(), from.len());
     let set = InstructionSet::best();
     run_combining!(set, op, mean: Sum, Accumulate { into, from });
@@ -123,7 +123,7 @@ pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
 
 /// As [`accumulate`], but `from` comes first. It matters to the least and greatest of zeros of
 /// different signs and of two NaN; sums and products are the same bits either way.
-pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     debug_assert_eq!(into.len(), from.len());
     let set = InstructionSet::best();
     match op {
@@ -148,7 +148,7 @@ pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: 
 }
 
 /// Divides sums by the number of ranks that gave to them.
-pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
+pub(super) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
     let combination = Mean { ranks };
     InstructionSet::best().run(Finish {
         combination,

@@ -6,9 +6,7 @@ use super::header::HEADER_BYTES;
 use super::task::{Action, Plan, Space, Task, allowed};
 use crate::channel::{Channel, ChannelError};
 use crate::group::element::Element;
-use crate::group::reduce::{
-    ReduceOp, accumulate, finish_mean, reduce_in_place_in_rank_order, reduce_in_rank_order,
-};
+use crate::group::reduce::ReduceOp;
 
 /// The most bytes per step through shared memory. A block fits the L1 cache, so a reduced block is
 /// forwarded from there, and the peer can read it while the next one is being written.
@@ -219,17 +217,17 @@ fn combine<T: Element>(
     let own = buffers.bytes_mut(Space::Values, range.start..range.start + bytes);
     let own: &mut [T] = bytemuck::cast_slice_mut(own);
     if own_first {
-        accumulate(op, own, received);
+        T::accumulate(op, own, received);
     } else {
         // Not with the operands of the same loop exchanged: of two NaN the processor keeps one by
         // its place, and the peer, for whom these are its own values, must get the same.
         let left = &mut bytemuck::cast_slice_mut::<u64, T>(scratch)[..received.len()];
         left.copy_from_slice(received);
-        accumulate(op, left, own);
+        T::accumulate(op, left, own);
         own.copy_from_slice(left);
     }
     if let Some(ranks) = divide_by {
-        finish_mean(own, ranks);
+        T::finish_mean(own, ranks);
     }
     channel.consume(bytes);
     Ok(bytes)
@@ -289,7 +287,7 @@ impl Reduction<'_> {
                     .iter()
                     .filter(|source| **source < self.rank)
                     .count();
-                reduce_in_place_in_rank_order(self.op, &mut values[range], own_rank, &views);
+                T::reduce_in_place_in_rank_order(self.op, &mut values[range], own_rank, &views);
             }
             _ => {
                 // The same loop with the operands in the same places on all ranks: of two NaN the
@@ -334,6 +332,6 @@ impl Reduction<'_> {
         contributions.extend_from_slice(&others[..before]);
         contributions.push(own);
         contributions.extend_from_slice(&others[before..]);
-        reduce_in_rank_order(self.op, &contributions, result);
+        T::reduce_in_rank_order(self.op, &contributions, result);
     }
 }

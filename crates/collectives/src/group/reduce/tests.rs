@@ -52,7 +52,7 @@ fn check<T: Reference>(lists: &[Vec<T>]) {
         let element = |at: usize| all.iter().map(|list| list[at]).collect::<Vec<_>>();
         let expected: Vec<T> = (0..length).map(|at| T::reduce(op, &element(at))).collect();
         let mut result = all[0].to_vec();
-        reduce_in_rank_order(op, &all, &mut result);
+        T::reduce_in_rank_order(op, &all, &mut result);
         assert_same(&result, &expected, &format!("{op}"));
         for set in InstructionSet::all() {
             let contributions = &all[..];
@@ -65,7 +65,7 @@ fn check<T: Reference>(lists: &[Vec<T>]) {
             let mut others = all.clone();
             let contribution = others.remove(own_rank);
             let mut own = contribution.to_vec();
-            reduce_in_place_in_rank_order(op, &mut own, own_rank, &others);
+            T::reduce_in_place_in_rank_order(op, &mut own, own_rank, &others);
             assert_same(&own, &expected, &format!("{op} in place of {own_rank}"));
             for set in InstructionSet::all() {
                 own.copy_from_slice(contribution);
@@ -93,7 +93,7 @@ fn check_accumulation<T: Reference>(op: ReduceOp, first: &[T], second: &[T]) {
     let pairs = first.iter().zip(second);
     let expected: Vec<T> = pairs.map(|(a, b)| T::reduce(kind, &[*a, *b])).collect();
     let mut into = first.to_vec();
-    accumulate(op, &mut into, second);
+    T::accumulate(op, &mut into, second);
     assert_same(&into, &expected, &format!("{op} accumulated"));
     into.copy_from_slice(second);
     accumulate_before(op, &mut into, first);
@@ -118,7 +118,7 @@ fn check_division<T: Reference>(sums: &[T], ranks: usize) {
     };
     let expected: Vec<T> = sums.iter().map(&mut mean).collect();
     let mut values = sums.to_vec();
-    finish_mean(&mut values, ranks);
+    T::finish_mean(&mut values, ranks);
     assert_same(&values, &expected, "divided");
     for set in InstructionSet::all() {
         values.copy_from_slice(sums);
