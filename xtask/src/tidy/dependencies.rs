@@ -2,11 +2,83 @@
 
 use super::TextFile;
 
+/// A folder and the crates of this workspace that the one in it may depend on, without `everburn-`.
+type Row = (&'static str, &'static [&'static str]);
+
+/// The crates that do without Burn.
+const WITHOUT_BURN: [Row; 15] = [
+    ("crates/auth", &[]),
+    ("crates/collectives", &["auth", "record"]),
+    ("crates/kernels", &[]),
+    ("crates/launch", &["auth", "collectives", "record"]),
+    ("crates/monitor", &["auth", "record"]),
+    ("crates/nccl", &["collectives", "record"]),
+    ("crates/profile", &["record"]),
+    ("crates/pytorch-weights", &[]),
+    ("crates/record", &[]),
+    ("crates/report", &["record"]),
+    ("crates/schedules", &["record"]),
+    ("crates/simulate", &["auth", "collectives", "launch"]),
+    ("crates/tensorboard", &[]),
+    ("tests", &["record"]),
+    ("tests/nccl-fake", &["collectives", "nccl", "record"]),
+];
+
+/// The others, up to the façade and the benchmarks, which may depend on all.
+const WITH_BURN: [Row; 7] = [
+    (
+        "crates/cli",
+        &[
+            "auth",
+            "collectives",
+            "datasets",
+            "distributed",
+            "launch",
+            "monitor",
+            "nccl",
+            "nn",
+            "pipeline",
+            "profile",
+            "record",
+            "report",
+            "schedules",
+            "train",
+        ],
+    ),
+    (
+        "crates/distributed",
+        &["collectives", "nccl", "nn", "profile", "record"],
+    ),
+    ("crates/nn", &["kernels", "schedules"]),
+    (
+        "crates/pipeline",
+        &["collectives", "distributed", "nn", "schedules"],
+    ),
+    (
+        "crates/train",
+        &[
+            "collectives",
+            "distributed",
+            "monitor",
+            "nn",
+            "pipeline",
+            "profile",
+            "pytorch-weights",
+            "record",
+            "schedules",
+            "tensorboard",
+        ],
+    ),
+    ("datasets", &["record"]),
+    ("models", &["nn"]),
+];
+
 pub(super) fn check(file: &TextFile) -> Vec<String> {
     // The root is the table itself; the examples are workspaces of their own.
     if !file.is_manifest() || file.path == "Cargo.toml" || file.path.starts_with("examples/") {
         return Vec::new();
     }
+    let folder = file.path.strip_suffix("/Cargo.toml").unwrap_or_default();
     let mut section = String::new();
     let mut complaints = Vec::new();
     for (index, line) in file.text.lines().enumerate() {
@@ -18,55 +90,15 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
             continue;
         };
         let mut complain = |what: &str| complaints.push(file.complain(index, what));
-        let is_burn = name == "burn" || name.starts_with("burn-");
-        if is_burn && !from_the_table(line) {
+        if is_burn(name) && !from_the_table(line) {
             complain("write `workspace = true`: Burn's version is in one table");
-        }
-        if is_burn && file.is_under(&["crates/collectives/", "crates/nccl/", "tests/nccl-fake/"]) {
-            complain("`collectives`, `nccl` and its stand-in do without Burn");
         }
         let is_fake = name.starts_with("everburn") && name.ends_with("-fake");
         if is_fake && !section.starts_with("dev-dependencies") && !file.path.starts_with("tests/") {
             complain("stand-ins are for tests: name it under `[dev-dependencies]`");
         }
-        let ours = matches!(
-            name,
-            "everburn-distributed" | "everburn-collectives" | "everburn"
-        );
-        if ours && file.path.starts_with("models/") {
-            complain("models have one device: they depend on Burn and `everburn-nn`");
-        }
-        let below_nn = ["everburn-kernels", "everburn-schedules"];
-        let of_ours = name.starts_with("everburn") && !below_nn.contains(&name);
-        if of_ours && file.path.starts_with("crates/nn/") {
-            complain("`nn` depends on Burn, `everburn-kernels` and `everburn-schedules` alone");
-        }
-        // The harness of the tests is nobody's ground; `record` is everybody's.
-        let shared = ["everburn-record", "everburn-tests"];
-        let ours = name.starts_with("everburn") && !shared.contains(&name);
-        if (is_burn || ours) && file.path.starts_with("crates/record/") {
-            complain("`record` depends on no crate of this workspace, nor on Burn");
-        }
-        if (is_burn || ours) && file.path.starts_with("crates/schedules/") {
-            complain("`schedules` depends on `everburn-record` alone, and not on Burn");
-        }
-        if (is_burn || ours) && file.path.starts_with("crates/report/") {
-            complain("`report` depends on `everburn-record` alone, and not on Burn");
-        }
-        let of_monitor = ours && name != "everburn-auth";
-        if (is_burn || of_monitor) && file.path.starts_with("crates/monitor/") {
-            complain(
-                "`monitor` depends on `everburn-record` and `everburn-auth` alone, and not on Burn",
-            );
-        }
-        if (is_burn || ours) && file.path.starts_with("crates/profile/") {
-            complain("`profile` depends on `everburn-record` alone, and not on Burn");
-        }
-        if (is_burn || ours) && file.path.starts_with("crates/pytorch-weights/") {
-            complain("`pytorch-weights` depends on no crate of this workspace, nor on Burn");
-        }
-        if (is_burn || ours) && file.path.starts_with("crates/tensorboard/") {
-            complain("`tensorboard` depends on no crate of this workspace, nor on Burn");
+        if let Some(what) = beyond_its_row(folder, &section, name) {
+            complain(&what);
         }
         let commands = name == "everburn-cli" && !file.is_under(&["crates/everburn/"]);
         if commands || name == "everburn-bench" {
@@ -78,6 +110,43 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// What is wrong with a dependency that is not in the row of its crate.
+fn beyond_its_row(folder: &str, section: &str, name: &str) -> Option<String> {
+    let (crates, burn) = row(folder)?;
+    let in_tests = section.contains("dev-dependencies");
+    let is_allowed = match name.strip_prefix("everburn") {
+        Some(rest) => {
+            let short = rest.trim_start_matches('-');
+            // The façade is `everburn` itself.
+            let trained = burn && ["", "datasets", "models"].contains(&short);
+            crates.contains(&short)
+                || in_tests && (trained || short == "tests" || short.ends_with("-fake"))
+        }
+        None => burn || !is_burn(name),
+    };
+    if is_allowed {
+        return None;
+    }
+    let named: Vec<String> = crates.iter().map(|it| format!("`everburn-{it}`")).collect();
+    let ours = match named.is_empty() {
+        true => "no crate of this workspace".to_owned(),
+        false => format!("{} and no other crate of this workspace", named.join(", ")),
+    };
+    let burns = if burn { "" } else { ", nor on Burn" };
+    Some(format!("`{folder}` depends on {ours}{burns}"))
+}
+
+/// What the crate in a folder may depend on, and whether on Burn; `None`: on all.
+fn row(folder: &str) -> Option<(&'static [&'static str], bool)> {
+    let find = |rows: &[Row]| rows.iter().find(|row| row.0 == folder).map(|row| row.1);
+    let without = find(&WITHOUT_BURN).map(|crates| (crates, false));
+    without.or_else(|| find(&WITH_BURN).map(|crates| (crates, true)))
+}
+
+fn is_burn(name: &str) -> bool {
+    name == "burn" || name.starts_with("burn-")
 }
 
 /// The dependency that a line declares: `name = ..`, `name.workspace = ..` or its own section.
@@ -105,6 +174,7 @@ fn from_the_table(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{relative, root};
     use super::*;
 
     fn complaints(path: &str, text: &str) -> String {
@@ -145,37 +215,34 @@ mod tests {
 
     #[test]
     fn each_depends_only_on_its_neighbours() {
-        let burn = "[dependencies]\nburn.workspace = true";
-        assert!(complaints("crates/collectives/Cargo.toml", burn).contains("without Burn"));
-        assert!(complaints("crates/nccl/Cargo.toml", burn).contains("without Burn"));
-        assert!(complaints("tests/nccl-fake/Cargo.toml", burn).contains("without Burn"));
-        let ddp = "[dependencies]\neverburn-distributed.workspace = true";
-        assert!(complaints("models/Cargo.toml", ddp).contains("one device"));
-        assert!(complaints("crates/nn/Cargo.toml", ddp).contains("on Burn, `everburn-kernels`"));
-        for dependency in [burn, ddp] {
-            for path in [
-                "crates/schedules/Cargo.toml",
-                "crates/report/Cargo.toml",
-                "crates/profile/Cargo.toml",
-            ] {
-                assert!(complaints(path, dependency).contains("`everburn-record` alone"));
+        let of = |folder: &str, section: &str, name: &str| {
+            let text = format!("[{section}]\n{name}.workspace = true");
+            complaints(&format!("{folder}/Cargo.toml"), &text)
+        };
+        for (folder, _) in WITHOUT_BURN {
+            let text = of(folder, "dependencies", "burn");
+            assert!(text.contains("nor on Burn"), "{folder}: {text}");
+        }
+        for (folder, crates) in WITHOUT_BURN.into_iter().chain(WITH_BURN) {
+            for name in ["everburn", "everburn-models"] {
+                let text = of(folder, "dependencies", name);
+                assert!(text.contains("of this workspace"), "{folder}: {text}");
             }
-            assert!(
-                complaints("crates/record/Cargo.toml", dependency).contains("no crate of this")
-            );
+            for name in crates {
+                let name = format!("everburn-{name}");
+                assert_eq!(of(folder, "dependencies", &name), "");
+            }
+            assert_eq!(of(folder, "dev-dependencies", "everburn-tests"), "");
         }
-        for dependency in [burn, ddp] {
-            let refused = |path| !complaints(path, dependency).is_empty();
-            assert!(
-                refused("crates/monitor/Cargo.toml") && refused("crates/tensorboard/Cargo.toml")
-            );
+        let monitor = of("crates/monitor", "dependencies", "everburn-train");
+        let expected =
+            "`everburn-auth`, `everburn-record` and no other crate of this workspace, nor on Burn";
+        assert!(monitor.contains(expected), "{monitor}");
+        // Tests train models; those of crates without Burn build none of it.
+        for section in ["dev-dependencies", "target.x.dev-dependencies"] {
+            assert_eq!(of("crates/train", section, "everburn-models"), "");
+            assert_ne!(of("crates/report", section, "everburn-models"), "");
         }
-        let record = "[dependencies]\neverburn-record.workspace = true";
-        assert_eq!(complaints("crates/profile/Cargo.toml", record), "");
-        assert_eq!(complaints("crates/monitor/Cargo.toml", record), "");
-        let nn = "[dependencies]\neverburn-nn.workspace = true";
-        assert_eq!(complaints("models/Cargo.toml", nn), "");
-        assert_eq!(complaints("crates/train/Cargo.toml", ddp), "");
         let cli = "[dependencies]\neverburn-cli.workspace = true";
         assert!(complaints("xtask/Cargo.toml", cli).contains("only the façade"));
         assert!(complaints("crates/bench/Cargo.toml", cli).contains("only the façade"));
@@ -183,5 +250,16 @@ mod tests {
         let train = "[dependencies]\nburn-train.workspace = true";
         assert!(complaints("crates/cli/Cargo.toml", train).contains("burn-train"));
         assert_eq!(complaints("crates/train/Cargo.toml", train), "");
+    }
+
+    #[test]
+    fn every_crate_has_a_row() {
+        let entries = std::fs::read_dir(root().join("crates")).unwrap();
+        let folders = entries.map(|entry| entry.unwrap().path());
+        let folders = folders.filter(|path| path.join("Cargo.toml").exists());
+        let mut all: Vec<String> = folders.map(|path| relative(&root(), &path)).collect();
+        all.sort();
+        all.retain(|folder| row(folder).is_none());
+        assert_eq!(all, ["crates/bench", "crates/everburn"]);
     }
 }
