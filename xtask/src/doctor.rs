@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use everburn_record::{Finding, Verdict, units};
+use everburn_record::{Finding, Verdict, file, units};
 
 use crate::binary;
 use crate::cargo::{data_dir_beside, root, target_dir};
@@ -71,8 +71,8 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
 
 fn disk() -> Finding {
     let folder = target_dir();
-    let (subject, at) = ("disk", nearest_existing(&folder));
-    let Ok(space) = rustix::fs::statvfs(&at) else {
+    let (subject, at) = ("disk", file::nearest_existing(&folder));
+    let Ok(space) = rustix::fs::statvfs(at) else {
         let found = format!("{} cannot be examined", folder.display());
         return Finding::warn(
             subject,
@@ -88,11 +88,6 @@ fn disk() -> Finding {
         free if free < DISK_WANTED => Finding::warn(subject, found, advice),
         _ => Finding::ok(subject, found),
     }
-}
-
-fn nearest_existing(folder: &Path) -> PathBuf {
-    let found = folder.ancestors().find(|folder| folder.exists());
-    found.unwrap_or(Path::new("/")).to_path_buf()
 }
 
 /// Burn's `cuda` feature links LLVM from a bundle that its build script fetches or finds here.

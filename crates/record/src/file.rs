@@ -174,6 +174,16 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
+/// What exists at `path` or nearest above it: on its disk is what will be made at `path`.
+pub fn nearest_existing(path: &Path) -> &Path {
+    // The last ancestor of a relative path is empty, and the present folder.
+    let mut above = path.ancestors().map(|at| match at.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => at,
+    });
+    above.find(|at| at.exists()).unwrap_or(Path::new("/"))
+}
+
 /// An error of the system with what to do; `other` names what another place is given by, such as `--output`.
 pub fn with_hint(error: &io::Error, other: &str) -> String {
     use io::ErrorKind;
@@ -281,6 +291,15 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"one");
         overwrite(&folder.path().join("link"), b"ours").unwrap_err();
         assert_eq!(fs::read(folder.path().join("theirs")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_made_in_the_nearest_folder() {
+        let folder = planted(&[]);
+        let at = folder.path();
+        assert_eq!(nearest_existing(&at.join("a/b")), at);
+        assert_eq!(nearest_existing(&at.join("theirs")), at.join("theirs"));
+        assert_eq!(nearest_existing(Path::new("not there/a")), Path::new("."));
     }
 
     #[test]

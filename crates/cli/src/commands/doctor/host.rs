@@ -80,11 +80,6 @@ fn memory() -> Finding {
     }
 }
 
-pub(super) fn nearest_existing(folder: &Path) -> PathBuf {
-    let found = folder.ancestors().find(|folder| folder.exists());
-    found.unwrap_or(Path::new("/")).to_path_buf()
-}
-
 fn shared_memory() -> Finding {
     let subject = "shared memory";
     let advice = "in a container, start it with `--shm-size 1g`";

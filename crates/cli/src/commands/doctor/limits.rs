@@ -4,11 +4,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use everburn_record::units::counted;
-use everburn_record::{Finding, units};
+use everburn_record::{Finding, file, units};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
-
-use super::host::nearest_existing;
 
 /// Each rank holds a connection or two to every other, in each of a few groups.
 const FILES_A_PAIR: u64 = 16;
@@ -93,14 +91,14 @@ fn file_size(limit: Option<u64>) -> Finding {
 
 fn run_folder(folder: &Path) -> Finding {
     let subject = "run folder";
-    let at = nearest_existing(folder);
+    let at = file::nearest_existing(folder);
     let advice = "make room, or choose another folder with `train --run-dir`";
     // Only a try tells: root may write what its mode forbids, and nobody to what is mounted so.
-    if let Err(error) = tempfile::NamedTempFile::new_in(&at) {
+    if let Err(error) = tempfile::NamedTempFile::new_in(at) {
         let found = format!("nothing can be written in {}: {error}", at.display());
         return Finding::fail(subject, found, without_files(error.kind(), advice));
     }
-    let Ok(space) = rustix::fs::statvfs(&at) else {
+    let Ok(space) = rustix::fs::statvfs(at) else {
         return Finding::warn(
             subject,
             format!("{} cannot be examined", at.display()),
