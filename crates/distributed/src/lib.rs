@@ -111,10 +111,9 @@ pub use ddp::Ddp;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 pub use device::CubeMemory;
 pub use device::{
-    Abilities, Choice, ConnectExchange, Connector, DeviceCollective, DeviceExchange, DeviceMemory,
-    DeviceName, DeviceUnavailable, GpuDescription, GradientBackend, HostExchange, Lent,
-    NcclExchange, PendingTensor, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names, is_gpu,
-    kernel_timer,
+    Abilities, Choice, Connector, DeviceCollective, DeviceExchange, DeviceMemory, DeviceName,
+    DeviceUnavailable, GpuDescription, GradientBackend, HostExchange, Lent, NcclExchange,
+    PendingTensor, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names, is_gpu, kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;
