@@ -1,9 +1,13 @@
 //! A gradient where the backward pass has left it.
 
+use std::collections::HashMap;
+
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{
     Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
 };
+use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, try_read_sync};
 
@@ -23,6 +27,11 @@ impl Gradient {
     /// Of a tensor, without its graph.
     pub(crate) fn of_tensor<const D: usize>(tensor: Tensor<D>) -> Self {
         Self(tensor.without_autodiff().into_dispatch())
+    }
+
+    /// Of numbers in host memory, on `device`.
+    pub(crate) fn of_data(data: TensorData, device: &Device) -> Self {
+        Self(Dispatch::float_from_data(data, device.as_dispatch()))
     }
 
     /// Its numbers, in host memory; waits for the device.
@@ -83,6 +92,36 @@ impl Gradient {
     pub(crate) fn into_dispatch(self) -> DispatchTensor {
         self.0
     }
+}
+
+/// Takes what `numbers` has of parameters of `model` as gradients for an optimizer. `gradient` makes them, on the device of
+/// their parameter.
+pub(crate) fn take_for_parameters<M: Module, T>(
+    model: &M,
+    numbers: &mut HashMap<ParamId, T>,
+    gradient: fn(T, &Device) -> Gradient,
+) -> GradientsParams {
+    struct Take<'a, T> {
+        numbers: &'a mut HashMap<ParamId, T>,
+        gradient: fn(T, &Device) -> Gradient,
+        taken: GradientsParams,
+    }
+    impl<T> ModuleVisitor for Take<'_, T> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // A parameter in two places has one gradient, which the first place takes.
+            if let Some(numbers) = self.numbers.remove(&param.id) {
+                let gradient = (self.gradient)(numbers, &param.lazy_device().inner());
+                self.taken.register(param.id, gradient.tensor::<D>());
+            }
+        }
+    }
+    let mut take = Take {
+        numbers,
+        gradient,
+        taken: GradientsParams::new(),
+    };
+    model.visit(&mut take);
+    take.taken
 }
 
 /// `factor` times `numbers`: half types compute in f32, as the host does.
