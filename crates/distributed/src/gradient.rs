@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{
-    Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
+    Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, ExecutionError,
+    TensorMetadata,
 };
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -36,11 +37,7 @@ impl Gradient {
 
     /// Its numbers, in host memory; waits for the device.
     pub(crate) fn read(self) -> Result<TensorData, String> {
-        match try_read_sync(Dispatch::float_into_data(self.0)) {
-            Some(Ok(data)) => Ok(data),
-            Some(Err(error)) => Err(error.to_string()),
-            None => Err("this platform cannot wait for a device".to_string()),
-        }
+        wait_for_data(Dispatch::float_into_data(self.0))
     }
 
     pub(crate) fn shape(&self) -> Vec<usize> {
@@ -91,6 +88,17 @@ impl Gradient {
     #[cfg(feature = "gpu")]
     pub(crate) fn into_dispatch(self) -> DispatchTensor {
         self.0
+    }
+}
+
+/// Waits for numbers that a device copies to host memory.
+pub(crate) fn wait_for_data(
+    data: impl Future<Output = Result<TensorData, ExecutionError>>,
+) -> Result<TensorData, String> {
+    match try_read_sync(data) {
+        Some(Ok(data)) => Ok(data),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("this platform cannot wait for a device".to_string()),
     }
 }
 
