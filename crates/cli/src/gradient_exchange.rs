@@ -215,7 +215,6 @@ mod tests {
     #[test]
     fn ranks_on_a_processor_and_on_another_makers_gpu_agree_on_host_memory() {
         use everburn_collectives::group::{GroupOptions, ProcessGroup};
-        use everburn_distributed::ConnectExchange;
 
         let names = ["flex", "vulkan:0"];
         let config = config(&names, GradientBackend::Auto);

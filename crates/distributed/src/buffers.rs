@@ -1,10 +1,8 @@
 //! Running statistics, which replicas compute from different samples.
 
-use std::collections::HashMap;
-
 use burn::module::Module;
 use burn::tensor::TensorData;
-use everburn_collectives::group::{CollectiveError, ReduceOp};
+use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use everburn_collectives::sync::lock;
 
 use crate::config::BufferSync;
@@ -16,73 +14,34 @@ impl Ddp {
     /// Makes running statistics (batch norm's, say) equal on all ranks, as
     /// [`crate::DdpConfig::buffers`] says; done before validation and before a checkpoint.
     ///
-    /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails.
-    pub fn synchronize_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
-        match self.shared().config.buffers {
-            BufferSync::Average => self.average_buffers(model),
-            BufferSync::Broadcast => self.broadcast_buffers(model),
-        }
-    }
-
-    /// Averages running statistics over the ranks, in f64, each weighted by the samples that it has
-    /// had since the last time.
-    ///
     /// What is equal on all ranks, frozen parameters say, is not sent and keeps its bits.
     ///
     /// # Errors
     /// [`DdpError::Collective`] if the exchange fails.
-    pub fn average_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
-        let own = lock(&self.shared().plan).samples as f64;
-        self.exchange_buffers(model, |buffers| {
-            // If no rank has had a sample, all count alike.
-            let mut weights = [own, 1.0];
-            self.group()
-                .all_reduce_in_place(&mut weights, ReduceOp::Sum)?;
-            let share = if weights[0] > 0.0 {
-                own / weights[0]
-            } else {
-                1.0 / weights[1]
-            };
-            buffers.iter_mut().for_each(|value| *value *= share);
-            self.group().all_reduce_in_place(buffers, ReduceOp::Sum)
-        })
-    }
-
-    /// Gives every rank the running statistics of rank 0.
-    ///
-    /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails.
-    pub fn broadcast_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
-        self.exchange_buffers(model, |buffers| self.group().broadcast_in_place(buffers, 0))
-    }
-
-    fn exchange_buffers<M: Module>(
-        &self,
-        model: M,
-        exchange: impl FnOnce(&mut [f64]) -> Result<(), CollectiveError>,
-    ) -> Result<M, DdpError> {
-        let state = self.different_buffers(&model)?;
-        if !state.is_empty() {
-            let mut flat: Vec<f64> = state
-                .iter()
-                .flat_map(|(_, data)| data.iter::<f64>())
-                .collect();
-            exchange(&mut flat)?;
-            let mut rest = flat.as_slice();
-            let mut values = HashMap::new();
-            for (tensor, data) in state {
-                let (own, others) = rest.split_at(tensor.shape.iter().product());
-                rest = others;
-                let mean = TensorData::new(own.to_vec(), tensor.shape.as_slice());
-                values.insert(tensor.position, mean.convert_dtype(data.dtype()));
+    pub fn synchronize_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
+        let buffers = Buffers::of(self.different_buffers(&model)?);
+        let model = match buffers.is_empty() {
+            true => model,
+            false => {
+                let (how, share) = (self.shared().config.buffers, || self.share_of_samples());
+                buffers.synchronized(how, share, self.group())?.write(model)
             }
-            let model = replicas::replace_some(model, values);
-            lock(&self.shared().plan).samples = 0;
-            return Ok(model);
-        }
+        };
         lock(&self.shared().plan).samples = 0;
         Ok(model)
+    }
+
+    /// This rank's part of the samples of all ranks since running statistics were last made equal.
+    fn share_of_samples(&self) -> Result<f64, DdpError> {
+        let own = lock(&self.shared().plan).samples as f64;
+        // If no rank has had a sample, all count alike.
+        let mut weights = [own, 1.0];
+        self.group()
+            .all_reduce_in_place(&mut weights, ReduceOp::Sum)?;
+        Ok(match weights[0] > 0.0 {
+            true => own / weights[0],
+            false => 1.0 / weights[1],
+        })
     }
 
     /// What is neither trained nor the same on all ranks, with this rank's values. All ranks call it.
@@ -138,12 +97,36 @@ impl Buffers {
     /// # Errors
     /// [`DdpError::Read`] if a device does not give them.
     pub fn read<M: Module>(model: &M) -> Result<Self, DdpError> {
-        let tensors = replicas::read_buffers(model)?.into_iter();
-        Ok(Self {
+        replicas::read_buffers(model).map(Self::of)
+    }
+
+    fn of(tensors: Vec<(TensorDescription, TensorData)>) -> Self {
+        let tensors = tensors.into_iter();
+        Self {
             tensors: tensors
                 .map(|(description, data)| (description.position, data))
                 .collect(),
-        })
+        }
+    }
+
+    /// The same on all ranks of `group`, which have buffers of the same shapes: rank 0's, or their mean, in f64, in which
+    /// this rank's count by its `share`.
+    pub(crate) fn synchronized(
+        &self,
+        how: BufferSync,
+        share: impl FnOnce() -> Result<f64, DdpError>,
+        group: &ProcessGroup,
+    ) -> Result<Self, DdpError> {
+        let mut values = self.values();
+        match how {
+            BufferSync::Broadcast => group.broadcast_in_place(&mut values, 0)?,
+            BufferSync::Average => {
+                let share = share()?;
+                values.iter_mut().for_each(|value| *value *= share);
+                group.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
+            }
+        }
+        Ok(self.with_values(&values))
     }
 
     /// `model` with these values. Running statistics are changed in all its clones.

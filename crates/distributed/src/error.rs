@@ -40,6 +40,16 @@ pub enum DdpError {
         /// The tensor of the other rank there.
         theirs: String,
     },
+    /// An object could not travel between the ranks.
+    #[error(
+        "the object of rank {rank} cannot be exchanged: {reason}; check that all ranks run the same build of Everburn"
+    )]
+    Object {
+        /// Whose it is.
+        rank: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Saved running statistics of ranks are those of others.
     #[error("the running statistics of the ranks cannot be restored: {reason}")]
     OtherBuffers {

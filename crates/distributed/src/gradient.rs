@@ -1,9 +1,14 @@
 //! A gradient where the backward pass has left it.
 
+use std::collections::HashMap;
+
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{
-    Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
+    Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, ExecutionError,
+    TensorMetadata,
 };
+use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, try_read_sync};
 
@@ -25,13 +30,14 @@ impl Gradient {
         Self(tensor.without_autodiff().into_dispatch())
     }
 
+    /// Of numbers in host memory, on `device`.
+    pub(crate) fn of_data(data: TensorData, device: &Device) -> Self {
+        Self(Dispatch::float_from_data(data, device.as_dispatch()))
+    }
+
     /// Its numbers, in host memory; waits for the device.
     pub(crate) fn read(self) -> Result<TensorData, String> {
-        match try_read_sync(Dispatch::float_into_data(self.0)) {
-            Some(Ok(data)) => Ok(data),
-            Some(Err(error)) => Err(error.to_string()),
-            None => Err("this platform cannot wait for a device".to_string()),
-        }
+        wait_for_data(Dispatch::float_into_data(self.0))
     }
 
     pub(crate) fn shape(&self) -> Vec<usize> {
@@ -83,6 +89,47 @@ impl Gradient {
     pub(crate) fn into_dispatch(self) -> DispatchTensor {
         self.0
     }
+}
+
+/// Waits for numbers that a device copies to host memory.
+pub(crate) fn wait_for_data(
+    data: impl Future<Output = Result<TensorData, ExecutionError>>,
+) -> Result<TensorData, String> {
+    match try_read_sync(data) {
+        Some(Ok(data)) => Ok(data),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("this platform cannot wait for a device".to_string()),
+    }
+}
+
+/// Takes what `numbers` has of parameters of `model` as gradients for an optimizer. `gradient` makes them, on the device of
+/// their parameter.
+pub(crate) fn take_for_parameters<M: Module, T>(
+    model: &M,
+    numbers: &mut HashMap<ParamId, T>,
+    gradient: fn(T, &Device) -> Gradient,
+) -> GradientsParams {
+    struct Take<'a, T> {
+        numbers: &'a mut HashMap<ParamId, T>,
+        gradient: fn(T, &Device) -> Gradient,
+        taken: GradientsParams,
+    }
+    impl<T> ModuleVisitor for Take<'_, T> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // A parameter in two places has one gradient, which the first place takes.
+            if let Some(numbers) = self.numbers.remove(&param.id) {
+                let gradient = (self.gradient)(numbers, &param.lazy_device().inner());
+                self.taken.register(param.id, gradient.tensor::<D>());
+            }
+        }
+    }
+    let mut take = Take {
+        numbers,
+        gradient,
+        taken: GradientsParams::new(),
+    };
+    model.visit(&mut take);
+    take.taken
 }
 
 /// `factor` times `numbers`: half types compute in f32, as the host does.

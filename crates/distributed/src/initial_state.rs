@@ -13,6 +13,7 @@ use everburn_collectives::sync::lock;
 use crate::config::DdpConfig;
 use crate::ddp::{Ddp, Way};
 use crate::error::DdpError;
+use crate::objects::all_gather_object;
 use crate::replicas::{self, TensorDescription, TensorKind};
 use crate::sharding::ShardStage;
 
@@ -27,32 +28,19 @@ pub(crate) fn check_equal_structure(
     }
     let mut text = tensors.iter().map(|t| format!("{t}\n")).collect::<String>();
     text.push_str(config);
-    let all = group.all_gather_varied(text.into_bytes()).wait()?;
-    let all = all
-        .iter()
-        .map(|bytes| String::from_utf8_lossy(bytes))
-        .collect::<Vec<_>>();
-    for (rank, theirs) in all.iter().enumerate() {
-        if *theirs == all[0] {
-            continue;
-        }
-        let (mut ours, mut theirs) = (all[0].lines(), theirs.lines());
-        let mut position = 0;
-        loop {
-            let pair = (ours.next(), theirs.next());
-            if pair.0 != pair.1 || pair.0.is_none() {
-                let name = |line: Option<&str>| line.unwrap_or("missing").to_string();
-                return Err(DdpError::DifferentModels {
-                    rank,
-                    position,
-                    ours: name(pair.0),
-                    theirs: name(pair.1),
-                });
-            }
-            position += 1;
-        }
-    }
-    Ok(())
+    let all = all_gather_object::<String>(group, &text)?;
+    let Some(rank) = all.iter().position(|text| *text != all[0]) else {
+        return Ok(());
+    };
+    let pairs = all[0].lines().zip(all[rank].lines());
+    let position = pairs.take_while(|(ours, theirs)| ours == theirs).count();
+    let name = |text: &str| text.lines().nth(position).unwrap_or("missing").to_string();
+    Err(DdpError::DifferentModels {
+        rank,
+        position,
+        ours: name(&all[0]),
+        theirs: name(&all[rank]),
+    })
 }
 
 /// Rank 0's tensors replace everybody's, a bucket's worth of bytes at a time.

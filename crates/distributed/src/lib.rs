@@ -9,6 +9,7 @@
 //!   sets on the device.
 //! - [`synchronize_batch_norms`] computes the batch norms of a model over the samples of all ranks.
 //! - [`tensor_parallel`] shards the linear layers of a model over ranks.
+//! - [`all_gather_object`] exchanges objects of any type.
 //! - [`DeviceExchange`] sums gradients on GPUs: by NCCL ([`NcclExchange`]), which also exchanges other tensors, or
 //!   through host memory ([`HostExchange`]).
 //!
@@ -80,6 +81,7 @@ mod host;
 mod initial_state;
 mod loader;
 mod module_ranks;
+mod objects;
 mod outer_loop;
 mod placement;
 mod probe;
@@ -111,10 +113,9 @@ pub use ddp::Ddp;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 pub use device::CubeMemory;
 pub use device::{
-    Abilities, Choice, ConnectExchange, Connector, DeviceCollective, DeviceExchange, DeviceMemory,
-    DeviceName, DeviceUnavailable, GpuDescription, GradientBackend, HostExchange, Lent,
-    NcclExchange, PendingTensor, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names, is_gpu,
-    kernel_timer,
+    Abilities, Choice, Connector, DeviceCollective, DeviceExchange, DeviceMemory, DeviceName,
+    DeviceUnavailable, GpuDescription, GradientBackend, HostExchange, Lent, NcclExchange,
+    PendingTensor, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names, is_gpu, kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;
@@ -124,6 +125,7 @@ pub use loader::{
     SampleRng, ShareOfBatch, Weigh,
 };
 pub use module_ranks::ModuleRanks;
+pub use objects::all_gather_object;
 pub use outer_loop::{
     FragmentInFlight, OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep,
     OuterStream,

@@ -257,7 +257,7 @@ impl OuterLoop {
             0 => 1.0 / self.group.world_size() as f64,
             all => samples as f64 / all as f64,
         };
-        let buffers = self.average_buffers(model, share)?;
+        let buffers = self.synchronize_buffers(model, share)?;
         let busy = start.elapsed();
         let (mut base, mut velocity) = self.descend(0..differences.len(), &differences);
         for (Fragment { range, .. }, share) in self.fragments.iter().zip(&shares) {
@@ -360,7 +360,7 @@ impl OuterLoop {
     }
 
     /// The running statistics with which all ranks continue, if there are any.
-    fn average_buffers<M: Module>(
+    fn synchronize_buffers<M: Module>(
         &self,
         model: &M,
         share: f64,
@@ -369,14 +369,7 @@ impl OuterLoop {
         if buffers.is_empty() || self.group.world_size() == 1 {
             return Ok(None);
         }
-        let mut values = buffers.values();
-        match self.buffers {
-            BufferSync::Broadcast => self.group.broadcast_in_place(&mut values, 0)?,
-            BufferSync::Average => {
-                values.iter_mut().for_each(|value| *value *= share);
-                self.group.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
-            }
-        }
-        Ok(Some(buffers.with_values(&values)))
+        let synchronized = buffers.synchronized(self.buffers, || Ok(share), &self.group)?;
+        Ok(Some(synchronized))
     }
 }

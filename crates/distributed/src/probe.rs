@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::prelude::*;
 use everburn_collectives::sync::lock;
 use everburn_profile::Recorder;
 
 use crate::ddp::Ddp;
-use crate::gradient::Gradient;
+use crate::gradient::{Gradient, take_for_parameters};
 use crate::gradient_hook::{GradientSink, with_hooks};
 use crate::shared::Shared;
 
@@ -92,35 +91,17 @@ impl Probe {
 
     /// The gradients of the pass, of the parameters of `model`, of which the watched copy was made.
     pub fn gradients<M: Module>(self, model: &M) -> GradientsParams {
-        let mut collect = Collect {
-            shared: &self.shared,
-            kept: std::mem::take(&mut *lock(&self.kept.0)),
-            gradients: GradientsParams::new(),
-        };
-        model.visit(&mut collect);
-        collect.gradients
-    }
-}
-
-struct Collect<'a> {
-    shared: &'a Shared,
-    kept: HashMap<usize, Gradient>,
-    gradients: GradientsParams,
-}
-
-impl ModuleVisitor for Collect<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let number = self.shared.numbers().get(&param.id);
-        // A parameter in two places has one gradient, which the first place takes.
-        if let Some(gradient) = number.and_then(|number| self.kept.remove(number)) {
-            self.gradients.register(param.id, gradient.tensor::<D>());
-        }
+        let parameters = self.shared.parameters();
+        let kept = std::mem::take(&mut *lock(&self.kept.0)).into_iter();
+        let kept = kept.map(|(number, gradient)| (parameters[number].id, gradient));
+        take_for_parameters(model, &mut kept.collect(), |gradient, _| gradient)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
+    use burn::prelude::*;
     use everburn_collectives::group::{GroupOptions, ProcessGroup};
     use everburn_profile::{Facts, Pass, Phase};
 

@@ -48,7 +48,8 @@ pub(crate) fn flush_running_statistics<M: Module>(model: &M) {
 
 /// Every tensor of the module in visiting order, without its values.
 pub(crate) fn describe<M: Module>(model: &M) -> Vec<TensorDescription> {
-    let mut visitor = Reader::new(|_, _| false);
+    let none = |_: &str, _: TensorKind| false;
+    let mut visitor = Reader::new(&none);
     model.visit(&mut visitor);
     visitor
         .tensors
@@ -102,7 +103,6 @@ fn read_or_error(
 }
 
 /// The module with the values of every tensor replaced, in visiting order.
-///
 pub(crate) fn replace<M: Module>(model: M, values: Vec<TensorData>) -> M {
     let values = values.into_iter().enumerate().collect();
     replace_some(model, values)
@@ -208,15 +208,15 @@ pub(crate) fn first_difference(
     Ok(differences.flatten().next())
 }
 
-struct Reader<F> {
+struct Reader<'a> {
     path: Vec<String>,
     /// Whether the values at a path, of a kind, are read.
-    reads: F,
+    reads: &'a dyn Fn(&str, TensorKind) -> bool,
     tensors: Vec<(TensorDescription, Result<TensorData, String>)>,
 }
 
-impl<F: Fn(&str, TensorKind) -> bool> Reader<F> {
-    fn new(reads: F) -> Self {
+impl<'a> Reader<'a> {
+    fn new(reads: &'a dyn Fn(&str, TensorKind) -> bool) -> Self {
         Self {
             path: Vec::new(),
             reads,
@@ -224,14 +224,14 @@ impl<F: Fn(&str, TensorKind) -> bool> Reader<F> {
         }
     }
 
+    /// Notes the next tensor; where its values go, if they are read.
     fn push(
         &mut self,
         id: ParamId,
         shape: Vec<usize>,
         dtype: burn::tensor::DType,
         kind: TensorKind,
-        read: impl FnOnce() -> Result<TensorData, String>,
-    ) {
+    ) -> Option<&mut Result<TensorData, String>> {
         let description = TensorDescription {
             position: self.tensors.len(),
             path: self.path.join("."),
@@ -240,16 +240,15 @@ impl<F: Fn(&str, TensorKind) -> bool> Reader<F> {
             dtype,
             kind,
         };
-        let data = if (self.reads)(&description.path, kind) {
-            read()
-        } else {
-            Ok(TensorData::new(Vec::<u8>::new(), [0]))
-        };
-        self.tensors.push((description, data));
+        let wanted = (self.reads)(&description.path, kind);
+        let nothing = Ok(TensorData::new(Vec::<u8>::new(), [0]));
+        self.tensors.push((description, nothing));
+        let data = self.tensors.last_mut().map(|(_, data)| data);
+        data.filter(|_| wanted)
     }
 }
 
-impl<F: Fn(&str, TensorKind) -> bool> ModuleVisitor for Reader<F> {
+impl ModuleVisitor for Reader<'_> {
     everburn_nn::walking! { path }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -259,20 +258,19 @@ impl<F: Fn(&str, TensorKind) -> bool> ModuleVisitor for Reader<F> {
         } else {
             TensorKind::FixedFloat
         };
-        self.push(param.id, value.dims().to_vec(), value.dtype(), kind, || {
-            value
-                .without_autodiff()
-                .try_into_data()
-                .map_err(|e| e.to_string())
-        });
+        let (shape, dtype) = (value.dims().to_vec(), value.dtype());
+        if let Some(data) = self.push(param.id, shape, dtype, kind) {
+            let read = value.without_autodiff().try_into_data();
+            *data = read.map_err(|e| e.to_string());
+        }
     }
 
     everburn_nn::walking! { visit others self, param => {
         let value = param.base();
         let (shape, dtype) = (value.dims().to_vec(), value.dtype());
-        self.push(param.id, shape, dtype, TensorKind::Discrete, || {
-            value.try_into_data().map_err(|e| e.to_string())
-        });
+        if let Some(data) = self.push(param.id, shape, dtype, TensorKind::Discrete) {
+            *data = value.try_into_data().map_err(|e| e.to_string());
+        }
     } }
 }
 

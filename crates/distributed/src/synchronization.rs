@@ -35,7 +35,7 @@ use crate::error::DdpError;
 use crate::gradient_hook::{GradientSink, Nowhere, with_hooks};
 use crate::reducer::{Job, Report, Share};
 use crate::sharding::ShardedPass;
-use crate::shared::{Medium, Shared};
+use crate::shared::Medium;
 use crate::virtual_ranks::VirtualRanks;
 
 /// One training step's exchange, which runs while the backward pass continues.
@@ -251,17 +251,22 @@ impl Synchronization {
     /// [`DdpError::Untied`] if the loop does not call [`Ddp::tie`].
     ///
     /// [`DdpError::Collective`] and [`DdpError::Reducer`] if the exchange fails.
-    pub fn finish<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
+    pub fn finish<M: Module>(self, model: &M) -> Result<SyncedGradients, DdpError> {
         let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
         let tied = self.ddp.shared().check_ties(model);
         let result = tied.and_then(|()| match on_device {
             true => self.complete_on_device().and_then(|sum| sum.give(model)),
             false => self.complete().and_then(|summed| summed.give(model)),
         });
+        self.conclude(result)
+    }
+
+    /// Ends the step with `result`. An error of this rank alone ends it on all ranks.
+    fn conclude<T>(mut self, result: Result<T, DdpError>) -> Result<T, DdpError> {
         if let Err(error) = &result
             && !error.is_verdict_of_all()
         {
-            // Told before this value's drop could tell a lesser reason.
+            // Before this value is dropped, which would abort with a less specific reason.
             self.abort(&error.to_string());
         }
         self.finished = true;
@@ -330,11 +335,31 @@ impl Synchronization {
             return Err(DdpError::NoSamples);
         }
         let own = lock(&self.step).used().to_vec();
-        let own = (own_samples > 0).then_some(own.as_slice());
-        summed.used = shared.remember_used(summed.used, own)?;
-        shared.count_samples(own_samples);
-        follow_order(shared, &order);
+        summed.used = self.remember(summed.used, &own, own_samples, &order)?;
         Ok(summed)
+    }
+
+    /// Keeps what later steps need: the parameters that all ranks `used`, of which this rank used `own` for its `samples`,
+    /// and the order of gradients that rank 0 has sent, if it has. The parameters that some rank used.
+    fn remember(
+        &self,
+        used: Vec<bool>,
+        own: &[bool],
+        samples: usize,
+        order: &[i32],
+    ) -> Result<Vec<bool>, DdpError> {
+        let shared = self.ddp.shared();
+        let used = shared.remember_used(used, (samples > 0).then_some(own))?;
+        shared.count_samples(samples);
+        match order {
+            [] => {}
+            [KEEP_ORDER] => shared.keep_order(),
+            order => {
+                let order: Vec<usize> = order.iter().map(|number| *number as usize).collect();
+                shared.rebuild(&order);
+            }
+        }
+        Ok(used)
     }
 
     fn abort(&self, reason: &str) {
@@ -344,18 +369,6 @@ impl Synchronization {
         }
         if let Some(exchange) = shared.exchange() {
             exchange.abort(reason);
-        }
-    }
-}
-
-/// Packs the buckets as rank 0 has said, if it has.
-fn follow_order(shared: &Shared, order: &[i32]) {
-    match order {
-        [] => {}
-        [KEEP_ORDER] => shared.keep_order(),
-        order => {
-            let order: Vec<usize> = order.iter().map(|number| *number as usize).collect();
-            shared.rebuild(&order);
         }
     }
 }

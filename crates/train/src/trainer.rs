@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{ConnectExchange, InitialValues};
+use everburn_distributed::{Connector, InitialValues};
 use everburn_profile::Recorder;
 use everburn_record::StopSignal;
 
@@ -95,7 +95,7 @@ pub struct Trainer {
     pub evaluation_batch: usize,
     /// By which way gradients travel that are on GPUs; `None` for [`Ddp::new`](everburn_distributed::Ddp::new)'s
     /// own choice.
-    pub exchange: Option<Arc<dyn ConnectExchange>>,
+    pub exchange: Option<Arc<Connector>>,
     /// How the training continues when ranks are lost or come; by default it ends then. The first group is
     /// [`Regroup::group`](crate::Regroup::group); every rank needs the run directory, because any may become rank 0.
     pub elasticity: Elasticity,

@@ -7,6 +7,7 @@ use everburn_nccl::Vendor;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DdpError;
+use crate::objects::all_gather_object;
 
 /// The backend that gradients travel by.
 ///
@@ -123,21 +124,10 @@ impl Choice {
             wanted: wanted.to_string(),
             reason,
         };
-        let own = serde_json::to_vec(&RankRequest { wanted, abilities });
-        let own = own.map_err(|error| refuse(error.to_string()))?;
-        let all = group.all_gather_varied(own).wait()?;
-        let job_rank = |rank: usize| group.job_ranks().get(rank).copied().unwrap_or(rank);
-        let mut ranks = Vec::with_capacity(all.len());
-        for (rank, request) in all.iter().enumerate() {
-            let request = serde_json::from_slice::<RankRequest>(request).map_err(|_| {
-                let rank = job_rank(rank);
-                refuse(format!(
-                    "the settings of rank {rank} cannot be read; check that all ranks run the same \
-                     build of Everburn"
-                ))
-            });
-            ranks.push((job_rank(rank), request?));
-        }
+        let own = RankRequest { wanted, abilities };
+        let requests = all_gather_object::<RankRequest>(group, &own)?;
+        let ranks = group.job_ranks().iter().copied().zip(requests);
+        let ranks = ranks.collect::<Vec<_>>();
         let first = ranks[0].1.wanted;
         if let Some((rank, request)) = ranks.iter().find(|(_, request)| request.wanted != first) {
             return Err(refuse(format!(

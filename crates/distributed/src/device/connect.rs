@@ -13,44 +13,16 @@ use super::exchange::{DeviceExchange, DeviceMemory};
 use super::nccl::{NcclExchange, Waits};
 use crate::error::DdpError;
 
-/// Connects the ranks that hold the same model, again after each change of the process group.
-///
-/// ```
-/// # mod everburn { pub use everburn_distributed as distributed; }
-/// # use std::sync::Arc;
-/// # use everburn_collectives::group::ProcessGroup;
-/// use everburn::distributed::{Choice, ConnectExchange, DdpError, DeviceExchange};
-///
-/// /// Gradients go by the group itself, whatever the devices are.
-/// #[derive(Debug)]
-/// struct ByGroup;
-/// impl ConnectExchange for ByGroup {
-///     fn connect(&self, _: &ProcessGroup) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError> { Ok(None) }
-///     fn choice(&self) -> Option<Choice> { None }
-/// }
-/// ```
-pub trait ConnectExchange: Send + Sync + fmt::Debug {
-    /// The way for gradients between the ranks of `group`, all of which call it; `None` if they are to go
-    /// by the group itself.
-    ///
-    /// # Errors
-    /// [`DdpError::Backend`] if what was asked for cannot be; [`DdpError::Collective`] if the ranks cannot
-    /// be connected.
-    fn connect(&self, group: &ProcessGroup) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError>;
-
-    /// What was chosen last, for logs and reports; `None` where all ranks are on CPUs.
-    fn choice(&self) -> Option<Choice>;
-}
-
 /// Connects the ranks of a group by NCCL.
 type ConnectNccl = dyn Fn(&ProcessGroup) -> Result<NcclExchange, DdpError> + Send + Sync;
 
-/// Chooses with the other ranks how gradients travel, and connects them.
+/// Chooses with the ranks that hold the same model how gradients travel, and connects them; again after each change of
+/// the process group.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn::distributed::{Abilities, ConnectExchange, Connector, GradientBackend};
+/// use everburn::distributed::{Abilities, Connector, GradientBackend};
 ///
 /// let connector = Connector::new(GradientBackend::Auto, Abilities::default());
 /// let group = ProcessGroup::alone(GroupOptions::default());
@@ -92,10 +64,17 @@ impl Connector {
         self.nccl = Some(Box::new(connect));
         self
     }
-}
 
-impl ConnectExchange for Connector {
-    fn connect(&self, group: &ProcessGroup) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError> {
+    /// The way for gradients between the ranks of `group`, all of which call it; `None` if they are to go
+    /// by the group itself.
+    ///
+    /// # Errors
+    /// [`DdpError::Backend`] if what was asked for cannot be; [`DdpError::Collective`] if the ranks cannot
+    /// be connected.
+    pub fn connect(
+        &self,
+        group: &ProcessGroup,
+    ) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError> {
         let choice = Choice::agree(group, self.wanted, self.abilities.clone())?;
         let backend = choice.backend;
         let choice = Some(choice).filter(Choice::is_about_gpus);
@@ -116,7 +95,8 @@ impl ConnectExchange for Connector {
         })
     }
 
-    fn choice(&self) -> Option<Choice> {
+    /// What was chosen last, for logs and reports; `None` where all ranks are on CPUs.
+    pub fn choice(&self) -> Option<Choice> {
         lock(&self.choice).clone()
     }
 }

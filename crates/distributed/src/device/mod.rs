@@ -30,7 +30,7 @@ use burn::prelude::*;
 use everburn_profile::KernelTimer;
 
 pub use self::choice::{Abilities, Choice, GradientBackend};
-pub use self::connect::{ConnectExchange, Connector};
+pub use self::connect::Connector;
 pub(crate) use self::exchange::Ready;
 pub use self::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor};
 pub(crate) use self::flat::{flatten, views};

@@ -1,10 +1,11 @@
 //! A tensor on its way to a thread that reads it.
 
 use burn::prelude::*;
-use burn::tensor::{Element, TensorData, try_read_sync};
+use burn::tensor::{Element, TensorData};
 use everburn_collectives::group::ProcessGroup;
 
 use crate::error::DdpError;
+use crate::gradient::wait_for_data;
 
 /// A tensor that another thread can read: what it waits for has been given to its device.
 #[cfg_attr(
@@ -47,11 +48,7 @@ impl Staged {
 
     fn data(self) -> Result<TensorData, String> {
         match self {
-            Self::Tensor(numbers) => match try_read_sync(numbers.into_data_async()) {
-                Some(Ok(data)) => Ok(data),
-                Some(Err(error)) => Err(error.to_string()),
-                None => Err("this platform cannot wait for a device".to_string()),
-            },
+            Self::Tensor(numbers) => wait_for_data(numbers.into_data_async()),
             #[cfg(feature = "gpu")]
             Self::Gpu(buffer) => buffer.read(),
         }

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::optim::GradientsParams;
+use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::DType;
 
@@ -16,7 +15,7 @@ use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
 use crate::device::{FlatLayout, views};
 use crate::error::DdpError;
-use crate::gradient::{Gradient, wide};
+use crate::gradient::{Gradient, take_for_parameters, wide};
 use crate::sharding::layout::ShardedBucket;
 use crate::sharding::{GradientShard, GradientShards};
 use crate::shared::Shared;
@@ -132,16 +131,12 @@ impl DeviceSum {
                 gradients.insert(entry.id, gradient);
             }
         }
-        let mut give = Give {
-            given: GradientsParams::new(),
-            gradients,
-        };
-        model.visit(&mut give);
-        if !give.gradients.is_empty() {
+        let given = take_for_parameters(model, &mut gradients, |gradient, _| gradient);
+        if !gradients.is_empty() {
             return Err(self.shared.other_model(model));
         }
         Ok(SyncedGradients {
-            gradients: give.given,
+            gradients: given,
             samples: self.samples,
             norm,
             communication: self.communication,
@@ -167,22 +162,10 @@ impl DeviceSum {
     }
 }
 
-struct Give {
-    given: GradientsParams,
-    gradients: HashMap<ParamId, Gradient>,
-}
-
-impl ModuleVisitor for Give {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(gradient) = self.gradients.remove(&param.id) {
-            self.given.register(param.id, gradient.tensor::<D>());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
+    use burn::optim::GradientsParams;
 
     use super::*;
     use crate::config::DdpConfig;

@@ -12,7 +12,7 @@ use super::norm::total_norm;
 use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
-use crate::gradient::Gradient;
+use crate::gradient::{Gradient, take_for_parameters};
 use crate::host::{HostBuffer, scaled, sum_of_squares};
 use crate::reducer::{Outcome, Report};
 use crate::shared::Shared;
@@ -151,16 +151,12 @@ impl Summed {
                 }
             }
         }
-        let mut give = Give {
-            given: GradientsParams::new(),
-            data,
-        };
-        model.visit(&mut give);
-        if !give.data.is_empty() {
+        let given = take_for_parameters(model, &mut data, Gradient::of_data);
+        if !data.is_empty() {
             return Err(self.shared.other_model(model));
         }
         let synced = SyncedGradients {
-            gradients: give.given,
+            gradients: given,
             samples: self.samples,
             norm,
             communication: self.communication,
@@ -209,31 +205,11 @@ pub(crate) fn clipped_alone<M: Module>(
     let (norm, factor) = total_norm(squares, parameters, max)?;
     let scaled =
         |(number, data): (usize, TensorData)| (parameters[number].id, scaled(data, factor));
-    let mut give = Give {
-        given: GradientsParams::new(),
-        data: read.into_iter().map(scaled).collect(),
-    };
-    model.visit(&mut give);
+    let mut data = read.into_iter().map(scaled).collect();
     Ok(SyncedGradients {
-        gradients: give.given,
+        gradients: take_for_parameters(model, &mut data, Gradient::of_data),
         samples: samples as u64,
         norm: Some(norm),
         communication: Communication::default(),
     })
-}
-
-struct Give {
-    given: GradientsParams,
-    data: HashMap<ParamId, TensorData>,
-}
-
-impl ModuleVisitor for Give {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(data) = self.data.remove(&param.id) {
-            let device = param.lazy_device().inner();
-            let dtype = data.dtype();
-            let gradient = Tensor::<D>::from_data(data, (&device, dtype));
-            self.given.register(param.id, gradient);
-        }
-    }
 }

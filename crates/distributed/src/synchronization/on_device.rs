@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use everburn_collectives::sync::lock;
 
+use super::Synchronization;
 use super::device_sum::DeviceSum;
-use super::{Synchronization, follow_order};
 use crate::error::DdpError;
 use crate::reducer::{Outcome, Reducer, Report};
 
@@ -54,10 +54,7 @@ impl Synchronization {
         sum.collect()?;
         sum.communication.exposed = start.elapsed();
         lock(&self.step).late()?;
-        let own = (own_samples > 0).then_some(own.as_slice());
-        sum.used = shared.remember_used(metadata.used, own)?;
-        shared.count_samples(own_samples);
-        follow_order(shared, &metadata.order);
+        sum.used = self.remember(metadata.used, &own, own_samples, &metadata.order)?;
         Ok(sum)
     }
 }

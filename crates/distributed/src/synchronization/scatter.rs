@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use everburn_collectives::sync::lock;
 
+use super::Synchronization;
 use super::device_sum::DeviceSum;
 use super::host_buckets::Arrival;
 use super::step::Contents;
-use super::{Synchronization, follow_order};
 use crate::bucket::{BucketEntry, BucketPlan};
 use crate::error::DdpError;
 use crate::gradient::Gradient;
@@ -137,20 +137,13 @@ impl Synchronization {
     ///
     /// # Errors
     /// As [`finish`](Synchronization::finish), but for gradients that are NaN or infinite.
-    pub fn finish_sharded(mut self) -> Result<GradientShards, DdpError> {
+    pub fn finish_sharded(self) -> Result<GradientShards, DdpError> {
         let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
         let result = match on_device {
             true => self.complete_on_device().and_then(DeviceSum::give_shards),
             false => self.complete_sharded(),
         };
-        if let Err(error) = &result
-            && !error.is_verdict_of_all()
-        {
-            // Before this value is dropped, which would abort with a less specific reason.
-            self.abort(&error.to_string());
-        }
-        self.finished = true;
-        result
+        self.conclude(result)
     }
 
     fn complete_sharded(&self) -> Result<GradientShards, DdpError> {
@@ -206,10 +199,7 @@ impl Synchronization {
                 shards[*number] = shard.map(GradientShard::Host);
             }
         }
-        let own = (own_samples > 0).then_some(own.as_slice());
-        shared.remember_used(used, own)?;
-        shared.count_samples(own_samples);
-        follow_order(shared, &order);
+        self.remember(used, &own, own_samples, &order)?;
         Ok(GradientShards {
             shards,
             samples,

@@ -194,7 +194,7 @@ fn running_statistics_are_averaged_and_frozen_parameters_keep_their_bits() {
         let value = ddp.group().rank() as f32 * 3.0;
         let batch = Tensor::<2>::full([4, 2], value, &device);
         drop(model.norm.forward(batch));
-        let model = ddp.average_buffers(model).unwrap();
+        let model = ddp.synchronize_buffers(model).unwrap();
         ddp.verify_replicas(&model).unwrap();
         assert_eq!(model.frozen.weight.val().into_data(), before);
         model

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::all_gather_object;
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::error::TrainError;
@@ -44,16 +45,13 @@ pub(crate) fn share(
             .map(|(name, bytes)| (name.clone(), bytes.len()));
         (checkpoint.progress.clone(), files.collect::<Vec<_>>())
     });
-    let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
-    let head = serde_json::to_vec(&lengths).map_err(wrong)?;
-    let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
-    let head = group.all_gather_varied(head);
-    let body = group.all_gather_varied::<u8>(body.unwrap_or_default());
-    let (heads, bodies) = (head.wait()?, body.wait()?);
     type Head = Result<(Progress, Vec<(String, usize)>), String>;
-    let (progress, lengths) = serde_json::from_slice::<Head>(&heads[source])
-        .map_err(wrong)?
-        .map_err(TrainError::Config)?;
+    let mut heads = all_gather_object::<Head>(group, &lengths)?;
+    let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
+    let bodies = group.all_gather_varied::<u8>(body.unwrap_or_default());
+    let bodies = bodies.wait()?;
+    let head = heads.swap_remove(source);
+    let (progress, lengths) = head.map_err(TrainError::Config)?;
     let files = files_of(lengths, &bodies[source]).ok_or_else(|| {
         let problem = "gave a checkpoint whose bytes are not as many as its files have";
         TrainError::Config(format!(

@@ -1,6 +1,7 @@
 //! Ranks that run different things are found before they train together.
 
 use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::all_gather_object;
 
 use crate::config::TrainingConfig;
 use crate::config::checkpoint_failure::OnCheckpointFailure;
@@ -48,11 +49,7 @@ impl Agreement {
         if group.world_size() == 1 {
             return Ok(());
         }
-        let all = group.all_gather_varied(self.lines.into_bytes()).wait()?;
-        let all = all
-            .iter()
-            .map(|bytes| String::from_utf8_lossy(bytes))
-            .collect::<Vec<_>>();
+        let all = all_gather_object::<String>(group, &self.lines)?;
         let Some(rank) = all.iter().position(|lines| *lines != all[0]) else {
             return Ok(());
         };
@@ -95,14 +92,13 @@ fn difference(ours: &str, theirs: &str) -> (String, String) {
     if let Some(differing) = both.find(|(ours, theirs)| ours != theirs) {
         return differing;
     }
-    let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
-    loop {
-        let lines = (ours.next(), theirs.next());
-        if lines.0 != lines.1 || lines.0.is_none() {
-            let line = |line: Option<&str>| line.map_or_else(nothing, str::to_owned);
-            return (line(lines.0), line(lines.1));
-        }
-    }
+    let pairs = ours.lines().zip(theirs.lines());
+    let equal = pairs.take_while(|(ours, theirs)| ours == theirs).count();
+    let line = |text: &str| {
+        let line = text.lines().nth(equal);
+        line.map_or_else(nothing, str::to_owned)
+    };
+    (line(ours), line(theirs))
 }
 
 fn nothing() -> String {

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::all_gather_object;
 
 use crate::error::TrainError;
 use crate::metrics::sums::{MetricSums, WeightedSum};
@@ -124,12 +125,8 @@ fn agree(
     if group.world_size() == 1 {
         return Ok(own);
     }
-    let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
     let names = own.as_ref().map(|own| &*own.names);
-    let told = serde_json::to_vec(&names).map_err(wrong)?;
-    let told = group.all_gather_varied(told).wait()?;
-    let told = told.iter().map(|names| serde_json::from_slice(names));
-    let told: Vec<Option<BTreeSet<String>>> = told.collect::<Result<_, _>>().map_err(wrong)?;
+    let told = all_gather_object::<Option<BTreeSet<String>>>(group, &names)?;
     let ranks = told.iter().enumerate();
     let ranks = ranks.filter_map(|(rank, names)| Some((rank, names.as_ref()?)));
     for name in told.iter().flatten().flatten() {

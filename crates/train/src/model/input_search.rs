@@ -11,7 +11,7 @@ use burn::prelude::*;
 use burn::tensor::Int;
 use burn_train::InferenceStep;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::Prefetch;
+use everburn_distributed::{Prefetch, all_gather_object};
 use everburn_record::attempt;
 use serde::{Deserialize, Serialize};
 
@@ -138,12 +138,8 @@ impl InputSearch<'_> {
 
     /// The findings of all ranks, each with its number; `None` if they cannot be exchanged.
     fn exchange(&self, own: &Finding) -> Option<Vec<(usize, Finding)>> {
-        let own = serde_json::to_vec(own).ok()?;
-        let all = self.group.all_gather_varied(own).wait().ok()?;
-        let read = |(rank, found): (&usize, Vec<u8>)| {
-            Some((*rank, serde_json::from_slice::<Finding>(&found).ok()?))
-        };
-        self.members.iter().zip(all).map(read).collect()
+        let all = all_gather_object(self.group, own).ok()?;
+        Some(self.members.iter().copied().zip(all).collect())
     }
 
     /// Reads this rank's part of the global batch of this number, and looks at all its numbers.

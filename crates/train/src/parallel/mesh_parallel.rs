@@ -12,8 +12,7 @@ use std::sync::Arc;
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    ConnectExchange, Ddp, DdpError, InitialValues, ShareOfBatch, SyncedGradients,
-    verify_whole_parameters,
+    Connector, Ddp, DdpError, InitialValues, ShareOfBatch, SyncedGradients, verify_whole_parameters,
 };
 use everburn_nn::{
     Activation, InBlocks, TensorGroup, TensorRule, forget_shards, planned_shards, tensor_parallel,
@@ -224,7 +223,7 @@ where
         &self,
         model: Supervised<M, O>,
         values: Option<&dyn InitialValues>,
-        exchange: Option<&dyn ConnectExchange>,
+        exchange: Option<&Connector>,
     ) -> Result<Supervised<M, O>, TrainError> {
         let holders = self.job_holders(|place| {
             let ranks = 0..self.mesh.world_size();

@@ -1,7 +1,7 @@
 //! A model that several ranks hold together.
 
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{ConnectExchange, Ddp, InitialValues, ShareOfBatch, SyncedGradients};
+use everburn_distributed::{Connector, Ddp, InitialValues, ShareOfBatch, SyncedGradients};
 
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
@@ -43,7 +43,7 @@ pub trait ParallelModel<M, B>: Send + Sync {
         &self,
         model: M,
         values: Option<&dyn InitialValues>,
-        exchange: Option<&dyn ConnectExchange>,
+        exchange: Option<&Connector>,
     ) -> Result<M, TrainError>;
 
     /// Which random numbers this rank draws while it trains: ranks that compute the same draw the same.

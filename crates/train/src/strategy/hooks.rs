@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::worker::message_of;
-use everburn_distributed::Ddp;
+use everburn_distributed::{Ddp, all_gather_object};
 use everburn_record::Saving;
 use everburn_record::sync::lock;
 use serde::{Deserialize, Serialize};
@@ -276,12 +276,10 @@ impl RankLoop {
     /// Exchanges the requests of all ranks' hooks. All ranks call it.
     pub(super) fn exchange_hook_requests(&mut self) -> Result<(), TrainError> {
         let own = std::mem::take(&mut self.hooks.requests);
-        let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
-        let own = serde_json::to_vec(&own).map_err(wrong)?;
-        let all = self.setup.group.all_gather_varied(own).wait()?;
+        let all = all_gather_object::<Vec<HookRequest>>(&self.setup.group, &own)?;
         let step = self.outcome.step;
-        for (rank, member) in self.members().into_iter().enumerate() {
-            for request in serde_json::from_slice::<Vec<HookRequest>>(&all[rank]).map_err(wrong)? {
+        for (member, requests) in self.members().into_iter().zip(all) {
+            for request in requests {
                 match request {
                     HookRequest::Stop { hook, why } if self.outcome.stopped.is_none() => {
                         let why = format!("early, by the hook `{hook}`: {why}");

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::prelude::Device;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{ConnectExchange, InitialValues};
+use everburn_distributed::{Connector, InitialValues};
 use everburn_profile::Recorder;
 use everburn_record::StopSignal;
 
@@ -58,7 +58,7 @@ pub(crate) struct RankSetup {
     /// What ranks that meet must have in common.
     pub(crate) agreement: Agreement,
     /// By which way gradients travel that are on GPUs.
-    pub(crate) exchange: Option<Arc<dyn ConnectExchange>>,
+    pub(crate) exchange: Option<Arc<Connector>>,
     /// Where each rank reads its parts of the first model, if it does.
     pub(crate) initial_values: Option<Arc<dyn InitialValues>>,
     /// How the training continues when ranks are lost or come.

@@ -8,6 +8,7 @@ use burn::prelude::*;
 use burn_train::TrainStep;
 use everburn_distributed::{
     Ddp, GradientShards, HeldBytes, ParameterShards, ShardStage, ShareOfBatch, SyncedGradients,
+    all_gather_object,
 };
 use everburn_profile::Phase;
 
@@ -204,33 +205,11 @@ impl RankLoop {
             optimizer: optimizer_states::num_bytes(optimizer)?,
             ..shards.held()
         };
-        let own = [
-            held.parameters,
-            held.gradients,
-            held.optimizer,
-            held.gradient_buckets,
-            held.gathered,
-        ];
-        let own = own.iter().flat_map(|bytes| bytes.to_le_bytes()).collect();
-        let all = self.setup.group.all_gather::<u8>(own).wait()?;
-        let ranks = all.iter().map(|bytes| {
-            let mut numbers = bytes.chunks_exact(size_of::<u64>()).map(|bytes| {
-                let bytes = bytes.try_into().unwrap_or_default();
-                u64::from_le_bytes(bytes)
-            });
-            let mut next = || numbers.next().unwrap_or_default();
-            HeldBytes {
-                parameters: next(),
-                gradients: next(),
-                optimizer: next(),
-                gradient_buckets: next(),
-                gathered: next(),
-            }
-        });
+        let ranks = all_gather_object(&self.setup.group, &held)?;
         self.outcome.sharding = Some(ShardingReport {
             stage: shards.stage(),
             offloaded: self.setup.config.offload_optimizer,
-            ranks: ranks.collect(),
+            ranks,
         });
         Ok(model)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_distributed::{ConnectExchange, Connector, GradientBackend, ShardStage, Waits};
+use everburn_distributed::{Connector, GradientBackend, ShardStage, Waits};
 use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
@@ -31,20 +31,20 @@ pub fn connector(
     rank: usize,
     backend: GradientBackend,
     waits: Waits,
-) -> Arc<dyn ConnectExchange> {
+) -> Arc<Connector> {
     let connector = Connector::new(backend, abilities(rank));
     Arc::new(on_cluster(connector, cluster, rank, waits))
 }
 
 /// The connectors of ranks with a GPU each.
-fn connectors(world_size: usize, waits: Waits) -> Vec<Option<Arc<dyn ConnectExchange>>> {
+fn connectors(world_size: usize, waits: Waits) -> Vec<Option<Arc<Connector>>> {
     let cluster = Arc::new(FakeCluster::new(world_size));
     let connector = |rank| connector(&cluster, rank, GradientBackend::Nccl, waits);
     (0..world_size).map(connector).map(Some).collect()
 }
 
 /// The parameters after a training on ranks that are threads.
-fn train(config: &TrainingConfig, exchanges: &[Option<Arc<dyn ConnectExchange>>]) -> Vec<f32> {
+fn train(config: &TrainingConfig, exchanges: &[Option<Arc<Connector>>]) -> Vec<f32> {
     // Ranks that are threads share one generator of random numbers, and draw from it in any order.
     let config_of_model = MnistBnConfig::new().with_dropout(0.0);
     let model = weights(config_of_model.init(&Device::flex()));

@@ -8,9 +8,7 @@ use everburn::burn::module::Module;
 use everburn::burn::optim::{GradientsParams, ModuleOptimizer};
 use everburn::burn::prelude::*;
 use everburn::devices::{DeviceError, DeviceName};
-use everburn::distributed::{
-    Abilities, ConnectExchange, Connector, DeviceExchange, GradientBackend, HostExchange,
-};
+use everburn::distributed::{Abilities, Connector, DeviceExchange, GradientBackend, HostExchange};
 #[cfg(feature = "cuda")]
 use everburn::distributed::{CubeMemory, Waits};
 use everburn::nccl::{Library, gpus};

@@ -22,7 +22,7 @@ use burn::backend::{
     TensorMetadata,
 };
 use burn::prelude::*;
-use burn::tensor::{DType, TensorData, try_read_sync};
+use burn::tensor::{DType, TensorData};
 use burn_cubecl::fusion::FusionCubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
@@ -32,7 +32,7 @@ pub(crate) use self::kernel_timer::GpuKernelTimer;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 pub use self::memory::CubeMemory;
 use super::layout::FlatLayout;
-use crate::gradient::Gradient;
+use crate::gradient::{Gradient, wait_for_data};
 
 /// How a flat buffer is filled: where the gradients begin, its length, and the factor of its numbers.
 #[derive(Debug, Clone)]
@@ -209,10 +209,6 @@ impl StagedBuffer {
 
     /// The numbers, in pinned memory; waits for the GPU.
     pub(super) fn read(self) -> Result<TensorData, String> {
-        match try_read_sync(CubeBackend::float_into_data(self.0)) {
-            Some(Ok(data)) => Ok(data),
-            Some(Err(error)) => Err(error.to_string()),
-            None => Err("this platform cannot wait for a device".to_string()),
-        }
+        wait_for_data(CubeBackend::float_into_data(self.0))
     }
 }

@@ -2,9 +2,7 @@
 
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{
-    Abilities, ConnectExchange, Connector, Ddp, DdpConfig, GradientBackend, Waits,
-};
+use everburn_distributed::{Abilities, Connector, Ddp, DdpConfig, GradientBackend, Waits};
 use everburn_distributed_fake::on_cluster;
 use everburn_nccl_fake::Fault;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, TensorData};
 use everburn_collectives::group::{ProcessGroup, ReduceOp};
+use everburn_distributed::all_gather_object;
 
 use crate::checkpoint::tensor_file::NamedTensor;
 use crate::error::TrainError;
@@ -31,12 +32,11 @@ pub(crate) fn mean(
         let form: Form = (format!("{:?}", data.dtype()), data.shape().to_vec());
         (name, form)
     });
-    let forms = serde_json::to_vec(&forms.collect::<BTreeMap<_, _>>());
-    let all = group.all_gather_varied(forms.map_err(|error| wrong(&error))?);
+    let all =
+        all_gather_object::<BTreeMap<String, Form>>(group, &forms.collect::<BTreeMap<_, _>>())?;
     let mut known: BTreeMap<String, (Form, usize)> = BTreeMap::new();
-    for (rank, theirs) in all.wait()?.iter().enumerate() {
-        let theirs = serde_json::from_slice::<BTreeMap<String, Form>>(theirs);
-        for (name, form) in theirs.map_err(|error| wrong(&error))? {
+    for (rank, theirs) in all.into_iter().enumerate() {
+        for (name, form) in theirs {
             let (first, ranks) = known.entry(name.clone()).or_insert((form.clone(), 0));
             if *first != form {
                 return Err(wrong(&format!(

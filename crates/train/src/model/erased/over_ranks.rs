@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    ConnectExchange, Ddp, InitialValues, MicroBatch, ShareOfBatch, SyncedGradients,
+    Connector, Ddp, InitialValues, MicroBatch, ShareOfBatch, SyncedGradients,
 };
 
 use super::data::AnyBatch;
@@ -65,7 +65,7 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
         &self,
         model: AnyModel,
         values: Option<&dyn InitialValues>,
-        exchange: Option<&dyn ConnectExchange>,
+        exchange: Option<&Connector>,
     ) -> Result<AnyModel, TrainError> {
         let model = self.0.prepare(model.open(), values, exchange)?;
         Ok(AnyModel::new(model))

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use everburn_distributed::{ConnectExchange, DeviceExchange, ModuleRanks};
+use everburn_distributed::{Connector, DeviceExchange, ModuleRanks};
 use everburn_record::sync::lock;
 
 use super::groups::Groups;
@@ -18,7 +18,7 @@ impl TensorExchange {
     pub(super) fn connect(
         &self,
         groups: &Groups,
-        connect: Option<&dyn ConnectExchange>,
+        connect: Option<&Connector>,
     ) -> Result<ModuleRanks, TrainError> {
         let ranks = ModuleRanks::within(&groups.tensor, &groups.job)?;
         let exchange = match connect {

@@ -21,7 +21,7 @@ use everburn_collectives::group::GroupOptions;
 use everburn_collectives::heartbeat::HeartbeatOptions;
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_datasets::ImageItem;
-use everburn_distributed::ConnectExchange;
+use everburn_distributed::Connector;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_tests::AssertContains;
 use everburn_train::{
@@ -144,7 +144,7 @@ struct Job<'a> {
     range: (usize, usize),
     config: TrainingConfig,
     /// How the rank of a slot is connected for its gradients, if not by its group.
-    exchange: Option<&'a (dyn Fn(usize) -> Arc<dyn ConnectExchange> + Sync)>,
+    exchange: Option<&'a (dyn Fn(usize) -> Arc<Connector> + Sync)>,
 }
 
 /// What a rank's groups are put into.

@@ -1,0 +1,70 @@
+//! Objects of any type between ranks.
+
+use everburn_collectives::group::ProcessGroup;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::DdpError;
+
+/// Gives every rank of `group` the objects of all ranks, in rank order; `own` is this rank's. They travel as JSON, and may
+/// be read as another type than they were written as. All ranks call it.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::all_gather_object;
+///
+/// let group = ProcessGroup::alone(GroupOptions::default());
+/// let names = all_gather_object::<Vec<String>>(&group, &["weight", "bias"])?;
+/// assert_eq!(names, [["weight", "bias"]]);
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+///
+/// # Errors
+/// [`DdpError::Object`] if `own` cannot be written as JSON, or the object of a rank cannot be read as a `T`;
+/// [`DdpError::Collective`] if the exchange fails.
+pub fn all_gather_object<T: DeserializeOwned>(
+    group: &ProcessGroup,
+    own: &impl Serialize,
+) -> Result<Vec<T>, DdpError> {
+    let wrong = |rank, error: serde_json::Error| DdpError::Object {
+        rank,
+        reason: error.to_string(),
+    };
+    let job_ranks = group.job_ranks();
+    let own = serde_json::to_vec(own).map_err(|error| wrong(job_ranks[group.rank()], error))?;
+    let all = group.all_gather_varied(own).wait()?;
+    let all = all.iter().zip(job_ranks);
+    let read = |(json, rank): (&Vec<u8>, &usize)| {
+        serde_json::from_slice(json).map_err(|error| wrong(*rank, error))
+    };
+    all.map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_ranks::on_ranks;
+
+    #[test]
+    fn objects_come_in_rank_order_and_an_unreadable_one_names_its_rank_everywhere() {
+        let gathered = on_ranks(3, |group| {
+            let own = (group.rank(), "x".repeat(group.rank()));
+            let objects = all_gather_object::<(usize, String)>(&group, &own).unwrap();
+            let own = match group.rank() {
+                2 => Some("text"),
+                _ => None,
+            };
+            let error = all_gather_object::<Option<u32>>(&group, &own).unwrap_err();
+            (objects, error.to_string())
+        });
+        let expected = [0, 1, 2].map(|rank| (rank, "x".repeat(rank)));
+        for (objects, error) in gathered {
+            assert_eq!(objects, expected);
+            assert!(
+                error.starts_with("the object of rank 2 cannot be exchanged"),
+                "{error}"
+            );
+        }
+    }
+}
