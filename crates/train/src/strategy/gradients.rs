@@ -30,7 +30,8 @@ impl RankLoop {
         if let Some(over) = &self.setup.over {
             self.profile(Phase::Forward);
             let began = Instant::now();
-            let (synced, sums, times) = over.step(model, share, ddp)?;
+            let max_norm = self.setup.config.ddp.max_gradient_norm;
+            let (synced, sums, times) = over.step(model, share, ddp, max_norm.map(f64::from))?;
             self.profile_parts(began, &times);
             return Ok((synced, LocalOutput::Sums(sums), times));
         }
