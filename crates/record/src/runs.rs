@@ -24,7 +24,7 @@ pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let runs = entries.filter_map(|entry| {
         let path = entry.path();
         let written = |name: &str| path.join(name).metadata().ok()?.modified().ok();
-        let config = written("config.toml")?;
+        let config = written(Settings::FILE)?;
         Some((
             written(Live::FILE).map_or(config, |live| live.max(config)),
             path,
@@ -33,6 +33,19 @@ pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let mut runs: Vec<_> = runs.collect();
     runs.sort();
     runs.into_iter().rev().map(|(_, path)| path).collect()
+}
+
+/// Whether `folder` holds a run that can be opened: one with its configuration.
+///
+/// ```
+/// let run = tempfile::tempdir()?;
+/// assert!(!everburn_record::is_run(run.path()));
+/// std::fs::write(run.path().join("config.toml"), "model = 'mnist'")?;
+/// assert!(everburn_record::is_run(run.path()));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn is_run(folder: &Path) -> bool {
+    folder.join(Settings::FILE).is_file()
 }
 
 /// Where machine `machine` has its files of the run that machine 0 has in `path`: machine 0 there, others in a folder beside

@@ -27,6 +27,9 @@ const LONGEST_VALUE: usize = 400;
 pub struct Settings(Vec<(String, String)>);
 
 impl Settings {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "config.toml";
+
     /// All settings.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
@@ -56,7 +59,7 @@ impl Settings {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn of_run(run: &Path) -> Option<Self> {
-        let text = file::read_text(&run.join("config.toml"), LONGEST).ok()?;
+        let text = file::read_text(&run.join(Self::FILE), LONGEST).ok()?;
         text.parse().ok()
     }
 }
