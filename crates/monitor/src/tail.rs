@@ -7,7 +7,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use everburn_record::{Event, EventKind, Live, MetricRecord, Phase, RankLine, Settings};
+use everburn_record::{
+    Event, EventKind, Live, MetricRecord, Phase, RankLine, Settings, name_of_run,
+};
 
 use self::folder::Folder;
 use self::lines::Lines;
@@ -134,7 +136,7 @@ impl RunTail {
             }
             (self.live, self.report, self.goes_on) = (None, None, None);
             updates.push(Update::Run {
-                name: self.name(),
+                name: name_of_run(&self.folder),
                 config,
             });
         }
@@ -166,12 +168,6 @@ impl RunTail {
         [&self.metrics, &self.ranks, &self.events]
             .iter()
             .any(|lines| lines.has_more())
-    }
-
-    fn name(&self) -> String {
-        let canonical = self.folder.canonicalize();
-        let name = canonical.as_deref().unwrap_or(&self.folder).file_name();
-        name.map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned())
     }
 }
 

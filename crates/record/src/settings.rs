@@ -44,6 +44,26 @@ impl Settings {
             .map(|(_, value)| value)
     }
 
+    /// On how many machines a run with these settings is: one, where they do not say.
+    pub fn machines(&self) -> usize {
+        self.number("ranks.nodes").unwrap_or(1)
+    }
+
+    /// How many ranks it has on each of them, where that is known.
+    ///
+    /// ```
+    /// let settings: everburn_record::Settings = "[ranks]\nranks = 4\nnodes = 2\n".parse()?;
+    /// assert_eq!((settings.ranks_per_machine(), settings.machines()), (Some(4), 2));
+    /// # Ok::<(), String>(())
+    /// ```
+    pub fn ranks_per_machine(&self) -> Option<usize> {
+        self.number("ranks.ranks")
+    }
+
+    fn number(&self, key: &str) -> Option<usize> {
+        self.get(key)?.parse().ok()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -20,7 +20,9 @@ pub use metrics::{Curve, EpochMetrics, Metrics};
 pub use ranks::{RankTimes, RankTotal};
 pub use results::{BestEpoch, HeldBytes, Results, Sharding, Versions};
 
-use everburn_record::{ConfusionMatrix, Environment, EventKind, MetricRecord, Settings, file};
+use everburn_record::{
+    ConfusionMatrix, Environment, EventKind, MetricRecord, Settings, file, name_of_run,
+};
 
 use crate::ReportError;
 
@@ -127,26 +129,18 @@ impl Run {
         })
     }
 
-    /// What the run may be called: the last part of its path.
+    /// What the run is called: the name of its folder.
     #[must_use]
     pub fn name(&self) -> String {
-        let name = self.path.file_name().map(Path::new);
-        let canonical = || self.path.canonicalize().ok();
-        let name = name.map(Path::to_path_buf).or_else(canonical);
-        let name = name.unwrap_or_else(|| "run".into());
-        let name = name.file_name().unwrap_or(name.as_os_str());
-        name.to_string_lossy().into_owned()
+        name_of_run(&self.path)
     }
 
     /// How many ranks it had at its start, where that is known.
     #[must_use]
     pub fn ranks_at_start(&self) -> Option<usize> {
-        let of_config = || {
-            let number = |key: &str| self.config.get(key)?.parse::<usize>().ok();
-            let nodes = number("ranks.nodes").unwrap_or(1);
-            number("ranks.ranks").map(|ranks| ranks.saturating_mul(nodes))
-        };
-        of_config().or_else(|| self.results.as_ref().and_then(|results| results.world_size))
+        let per_machine = self.config.ranks_per_machine();
+        let of_config = per_machine.map(|ranks| ranks.saturating_mul(self.config.machines()));
+        of_config.or_else(|| self.results.as_ref().and_then(|results| results.world_size))
     }
 
     /// How the run stands, in a few words.
