@@ -11,7 +11,7 @@ use everburn_profile::{
 };
 use everburn_record::plain::word;
 use everburn_record::units::counted;
-use everburn_record::{Environment, invocation, units};
+use everburn_record::{Environment, Settings, invocation, is_run, units};
 use everburn_train::RunDirectory;
 
 use crate::arguments::TrainArguments;
@@ -77,7 +77,7 @@ fn with_form_of_run(error: CliError) -> CliError {
     };
     let program = invocation::name();
     let run = Path::new(&name);
-    let hint = match run.join("config.toml").is_file() {
+    let hint = match is_run(run) {
         true => {
             let analysed = match run.join(FOLDER).is_dir() {
                 true => format!(
@@ -105,7 +105,7 @@ fn with_profile(run: &Path) -> String {
         "it was made without a profile; `{} bottleneck --config {} --steps 50` makes 50 steps of the same training in a folder \
          of their own, and analyses them",
         invocation::name(),
-        word(run.join("config.toml"))
+        word(run.join(Settings::FILE))
     )
 }
 
@@ -115,7 +115,7 @@ fn results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, CliError> {
             ProfileError::NoRecordings { folder } => folder.parent(),
             _ => None,
         };
-        match run.filter(|run| run.join("config.toml").is_file()) {
+        match run.filter(|run| is_run(run)) {
             Some(run) => CliError::usage_with_help(error.to_string(), with_profile(run)),
             None => error.into(),
         }
@@ -147,9 +147,7 @@ fn print(run: &Path, results: &Results) {
 /// Where the run was made, and how.
 fn environment(run: &Path, analysis: &Analysis) -> Vec<String> {
     let mut lines = Vec::new();
-    let text = std::fs::read_to_string(run.join("environment.json")).ok();
-    let known = text.and_then(|text| serde_json::from_str::<Environment>(&text).ok());
-    if let Some(known) = known {
+    if let Some(known) = Environment::of_run(run) {
         let memory = known
             .memory_bytes
             .map(|bytes| format!("{} of memory", units::bytes(bytes)));

@@ -32,7 +32,6 @@ pub(crate) fn fit(
             1 => trainer.config.accumulate,
             _ => parallelism.micro_batches,
         },
-        max_gradient_norm: trainer.config.ddp.max_gradient_norm,
         activation_checkpointing: trainer.config.activation_checkpointing,
         overlap: trainer.config.overlap,
         ..MeshParallelConfig::new(parallelism.mesh, stages)

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use everburn_datasets::TokenizerKind;
-use everburn_record::invocation;
 use everburn_record::plain::word;
+use everburn_record::{Settings, invocation};
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{AnyTask, PRETRAINED_CONFIG, Patterns, TaskError, weights_of};
 use toml::{Table, Value};
@@ -84,7 +84,7 @@ pub(crate) fn described_by(path: &Path) -> &Path {
 const MODEL: &str = "model.safetensors";
 
 fn is_run(folder: &Path) -> bool {
-    folder.join("config.toml").is_file() && !is_pretrained(folder)
+    everburn_record::is_run(folder) && !is_pretrained(folder)
 }
 
 /// Refuses the folder of a text model that has no tokenizer.
@@ -173,11 +173,10 @@ pub(crate) fn adopt_run(
     folder: &Path,
     named: Option<&str>,
 ) -> Result<Option<(String, Table)>, CliError> {
-    let path = folder.join("config.toml");
-    if is_pretrained(folder) || !path.is_file() {
+    if !is_run(folder) {
         return Ok(None);
     }
-    let mut table = read_table(&path)?;
+    let mut table = read_table(&folder.join(Settings::FILE))?;
     let Some(Value::String(model)) = table.remove("model") else {
         return Ok(None);
     };

@@ -14,11 +14,7 @@ use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal, Train
 use crate::arguments::keys::with_flags;
 use crate::config::RanksConfig;
 use crate::error::CliError;
-use crate::files;
 use crate::process_sensor::ProcessSensor;
-
-/// How much is read of an `environment.json`, which has some hundred bytes.
-const MOST_BYTES: u64 = 1 << 20;
 
 pub(crate) fn report(command: &ReportCommand) -> Result<ExitCode, CliError> {
     command.run(&mut std::io::stdout())?;
@@ -42,11 +38,7 @@ pub(crate) fn write_environment(run: &RunDirectory, resumed: bool) {
         .versions
         .insert("Everburn".into(), versions.everburn);
     environment.versions.insert("Burn".into(), versions.burn);
-    let began = || {
-        let earlier = files::read_text(&run.path().join("environment.json"), MOST_BYTES).ok()?;
-        let earlier = serde_json::from_str::<Environment>(&earlier).ok()?;
-        earlier.started_unix_ms
-    };
+    let began = || Environment::of_run(run.path())?.started_unix_ms;
     // Any other file there is of a start that failed.
     if let Some(began) = resumed.then(began).flatten() {
         environment.started_unix_ms = Some(began);

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use burn::prelude::Device;
 use everburn_datasets::{Tokenizer, TokenizerKind};
+use everburn_record::is_run;
 use everburn_record::units::counted;
 use everburn_train::{AnyModel, Patterns, load_state_dict_except, missing_keys, state_dict_names};
 use toml::{Table, Value};
@@ -33,7 +34,7 @@ const MOST_NAMED: usize = 6;
 
 /// Whether weights have neither a run nor a `config.json` beside them, which would say what no shape shows.
 fn is_alone(weights: &Path) -> bool {
-    !is_pretrained(weights) && !described_by(weights).join("config.toml").is_file()
+    !is_pretrained(weights) && !is_run(described_by(weights))
 }
 
 /// A line about the settings that a file of weights does not show and that are not among those `given`, if there are any.

@@ -161,11 +161,8 @@ impl RunState {
         self.name = bounds::cut(name);
         let settings: Settings = config.parse().unwrap_or_default();
         self.model = bounds::cut(settings.get("model").unwrap_or("?"));
-        let number = |key: &str| {
-            let number = settings.get(key).and_then(|number| number.parse().ok());
-            number.unwrap_or(1).max(1_usize)
-        };
-        let (per_machine, machines) = (number("ranks.ranks"), number("ranks.nodes"));
+        let per_machine = settings.ranks_per_machine().unwrap_or(1).max(1);
+        let machines = settings.machines().max(1);
         self.ranks_per_machine = (machines > 1).then_some(per_machine);
         let planned = per_machine.saturating_mul(machines);
         self.ranks_left_out |= planned > MOST_RANKS;

@@ -7,7 +7,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use everburn_record::{Event, EventKind, Live, Phase};
+use everburn_record::{
+    Event, EventKind, Live, MetricRecord, Phase, RankLine, Settings, name_of_run,
+};
 
 use self::folder::Folder;
 use self::lines::Lines;
@@ -52,7 +54,7 @@ impl RunTail {
             reason: error.to_string(),
         };
         let opened = Folder::open(folder).map_err(file)?;
-        let of_a_run = ["config.toml", "metrics.jsonl"];
+        let of_a_run = [Settings::FILE, MetricRecord::FILE];
         if !of_a_run.iter().any(|name| opened.file(name).is_some()) {
             let path = folder.to_path_buf();
             return Err(MonitorError::NoRun { path });
@@ -62,9 +64,9 @@ impl RunTail {
             config: None,
             live: None,
             report: None,
-            metrics: Lines::of("metrics.jsonl"),
-            ranks: Lines::of("ranks.jsonl"),
-            events: Lines::of("events.jsonl"),
+            metrics: Lines::of(MetricRecord::FILE),
+            ranks: Lines::of(RankLine::FILE),
+            events: Lines::of(Event::FILE),
             told: None,
             goes_on: None,
             looked: None,
@@ -126,7 +128,7 @@ impl RunTail {
     }
 
     fn look(&mut self, folder: &Folder, held: bool, updates: &mut Vec<Update>) {
-        if let Some(config) = changed(folder, "config.toml", &mut self.config) {
+        if let Some(config) = changed(folder, Settings::FILE, &mut self.config) {
             // The folder holds another run than before: `train` has moved that aside.
             updates.push(Update::Reset);
             for lines in [&mut self.metrics, &mut self.ranks, &mut self.events] {
@@ -134,7 +136,7 @@ impl RunTail {
             }
             (self.live, self.report, self.goes_on) = (None, None, None);
             updates.push(Update::Run {
-                name: self.name(),
+                name: name_of_run(&self.folder),
                 config,
             });
         }
@@ -166,12 +168,6 @@ impl RunTail {
         [&self.metrics, &self.ranks, &self.events]
             .iter()
             .any(|lines| lines.has_more())
-    }
-
-    fn name(&self) -> String {
-        let canonical = self.folder.canonicalize();
-        let name = canonical.as_deref().unwrap_or(&self.folder).file_name();
-        name.map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned())
     }
 }
 

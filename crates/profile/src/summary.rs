@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use everburn_record::units::counted;
-use everburn_record::{plain, ranks};
+use everburn_record::{plain, ranks, table};
 
 use crate::analysis::{Analysis, RankProfile};
 use crate::phase::Phase;
@@ -67,31 +67,27 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     let Some(device) = &rank.device else {
         return Ok(());
     };
-    writeln!(f)?;
-    let number = rank.facts.rank;
     writeln!(
         f,
-        "{:<46}{:>10}{:>10}{:>8}  asked for in",
-        format!(
-            "kernels of rank {number}, {} timed",
-            counted(device.steps, "step")
-        ),
-        "a step",
-        "ms / step",
-        "share",
+        "\nkernels of rank {}, {} timed",
+        rank.facts.rank,
+        counted(device.steps, "step")
     )?;
     let all: f64 = device.kernels.iter().map(|kernel| kernel.seconds).sum();
-    for kernel in device.kernels.iter().take(MOST_ROWS) {
+    let rows = device.kernels.iter().take(MOST_ROWS).map(|kernel| {
         let share = 100.0 * kernel.seconds / all.max(f64::MIN_POSITIVE);
-        writeln!(
-            f,
-            "{:<46}{:>10.1}{:>10.3}{share:>6.0} %  {}",
-            plain::line(&kernel.name, 45), // the end of its name tells least
-            kernel.launches,
-            kernel.seconds * 1e3,
-            kernel.asked_in,
-        )?;
-    }
+        vec![
+            // The end of its name says least.
+            plain::line(&kernel.name, 45),
+            format!("{:.1}", kernel.launches),
+            format!("{:.3}", kernel.seconds * 1e3),
+            format!("{share:.0} %"),
+            kernel.asked_in.clone(),
+        ]
+    });
+    let header = ["kernel", "a step", "ms / step", "share", "asked for in"];
+    let rows: Vec<_> = rows.collect();
+    writeln!(f, "{}", table::aligned(&header, &rows, &[4]))?;
     if let Some(rest) = device
         .kernels
         .get(MOST_ROWS..)
@@ -211,46 +207,33 @@ fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     if rank.layers.is_empty() {
         return Ok(());
     }
-    writeln!(f)?;
-    let number = rank.facts.rank;
-    let behind = match rank.facts.is_asynchronous {
+    let requested = match rank.facts.is_asynchronous {
         true => ", as the host requests them: the device computes asynchronously",
         false => "",
     };
-    writeln!(
-        f,
-        "{:<30}{:>10}{:>10}{:>8}{:>10}{:>9}",
-        format!("layers of rank {number}{behind}"),
-        "forward",
-        "backward",
-        "share",
-        "GFLOP/s",
-        "of peak"
-    )?;
+    writeln!(f, "\nlayers of rank {}{requested}", rank.facts.rank)?;
     let mut layers: Vec<_> = rank.layers.iter().collect();
     if layers.len() > MOST_ROWS {
         layers.sort_by(|one, other| other.seconds().total_cmp(&one.seconds()));
     }
-    for layer in layers.iter().take(MOST_ROWS) {
+    let rows = layers.iter().take(MOST_ROWS).map(|layer| {
         let share = 100.0 * layer.seconds() / rank.step_seconds.max(f64::MIN_POSITIVE);
-        writeln!(
-            f,
-            "{:<30}{:>10.2}{:>10.2}{share:>6.0} %{:>10}{:>9}",
-            layer.name,
-            layer.forward * 1e3,
-            layer.backward * 1e3,
-            or_dash(
-                layer
-                    .operations_a_second
-                    .map(|reached| format!("{:.1}", reached / 1e9))
-            ),
-            or_dash(
-                layer
-                    .share_of_peak
-                    .map(|share| format!("{:.0} %", 100.0 * share))
-            )
-        )?;
-    }
+        let reached = layer.operations_a_second;
+        let of_peak = layer.share_of_peak;
+        vec![
+            layer.name.clone(),
+            format!("{:.2}", layer.forward * 1e3),
+            format!("{:.2}", layer.backward * 1e3),
+            format!("{share:.0} %"),
+            or_dash(reached.map(|reached| format!("{:.1}", reached / 1e9))),
+            or_dash(of_peak.map(|share| format!("{:.0} %", 100.0 * share))),
+        ]
+    });
+    let header = [
+        "layer", "forward", "backward", "share", "GFLOP/s", "of peak",
+    ];
+    let rows: Vec<_> = rows.collect();
+    writeln!(f, "{}", table::aligned(&header, &rows, &[]))?;
     if let Some(rest) = layers.get(MOST_ROWS..).filter(|rest| !rest.is_empty()) {
         let seconds: f64 = rest.iter().map(|layer| layer.seconds()).sum();
         writeln!(f, "{} more, together {:.2}", rest.len(), seconds * 1e3)?;

@@ -34,6 +34,9 @@ pub struct ConfusionMatrix {
 }
 
 impl ConfusionMatrix {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "confusion.json";
+
     /// How many classes there may be: more can neither be drawn nor read.
     pub const MOST_CLASSES: usize = 1000;
 

@@ -7,7 +7,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{plain, proc, unix_time_ms};
+use crate::{file, plain, proc, unix_time_ms};
+
+/// The longest file that is read of a run: it has some hundred bytes.
+const LONGEST: u64 = 1 << 20;
 
 /// How much of a file of `/proc` is looked at.
 const MOST_BYTES: u64 = 1 << 16;
@@ -75,6 +78,26 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "environment.json";
+
+    /// That of the run in a folder, where it can be read.
+    ///
+    /// ```
+    /// use everburn_record::Environment;
+    ///
+    /// let run = tempfile::tempdir()?;
+    /// assert_eq!(Environment::of_run(run.path()), None);
+    /// std::fs::write(run.path().join(Environment::FILE), r#"{"host":"node7"}"#)?;
+    /// let environment = Environment::of_run(run.path()).unwrap();
+    /// assert_eq!(environment.host.as_deref(), Some("node7"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn of_run(run: &Path) -> Option<Self> {
+        let text = file::read_text(&run.join(Self::FILE), LONGEST).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
     /// What this machine says of itself (in `/proc` and `/etc`), and the command and variables of this process:
     /// `std::env::args()` and `std::env::vars()`, those of `vars_os` that are text. Secrets are left out, and of the
     /// variables those that have nothing to do with a training.

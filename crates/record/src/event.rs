@@ -148,6 +148,9 @@ pub struct Event {
 }
 
 impl Event {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "events.jsonl";
+
     /// An event of which neither time nor place are known.
     pub fn new(kind: EventKind, text: impl Into<String>) -> Self {
         Self {

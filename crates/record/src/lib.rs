@@ -12,9 +12,9 @@
 //! - [`Finding`] is a line of an examination.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
 //! - [`statistics`] has medians, percentiles and means of few values.
-//! - [`runs_in`] lists the runs in a folder, [`Place`] the checkpoints of one by their names; [`machines_of`] has how many machines
-//!   it is on, [`starts_again`] how it begins anew, [`checkpoints_elsewhere`] where another machine may have newer checkpoints,
-//!   [`folder_of_machine`] where its files are.
+//! - [`runs_in`] lists the runs in a folder, [`is_run`] recognises one, [`name_of_run`] has its name, [`Place`] its checkpoints by
+//!   their names; [`machines_of`] has how many machines it is on, [`starts_again`] how it begins anew, [`checkpoints_elsewhere`]
+//!   where another machine may have newer checkpoints, [`folder_of_machine`] where its files are.
 //! - [`StopSignal`] asks a training to stop, or kills it.
 //! - [`Owner`] names what a process makes outside itself.
 //! - [`Saving`] marks a process that saves its work, for its launcher.
@@ -79,7 +79,7 @@ pub use ranges::{located, ranges, ranks};
 pub use rank_line::{RankLine, RankStep};
 pub use runs::{
     RUNS, checkpoints_elsewhere, folder_of_first_machine, folder_of_machine, has_checkpoint,
-    machines_of, runs_in, starts_again,
+    is_run, machines_of, name_of_run, runs_in, starts_again,
 };
 pub use saving::Saving;
 pub use settings::Settings;

@@ -71,6 +71,9 @@ pub struct MetricRecord {
 }
 
 impl MetricRecord {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "metrics.jsonl";
+
     /// How many samples per second all ranks together read, where that is known.
     pub fn samples_per_second(&self) -> Option<f64> {
         let seconds = self.seconds.filter(|seconds| *seconds > 0.0)?;

@@ -27,6 +27,11 @@ pub struct RankLine {
     pub ranks: Vec<RankStep>,
 }
 
+impl RankLine {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "ranks.jsonl";
+}
+
 /// What a step was for one rank. Times are in seconds; what is not known is left out, and is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]

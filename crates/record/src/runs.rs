@@ -24,7 +24,7 @@ pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let runs = entries.filter_map(|entry| {
         let path = entry.path();
         let written = |name: &str| path.join(name).metadata().ok()?.modified().ok();
-        let config = written("config.toml")?;
+        let config = written(Settings::FILE)?;
         Some((
             written(Live::FILE).map_or(config, |live| live.max(config)),
             path,
@@ -33,6 +33,33 @@ pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let mut runs: Vec<_> = runs.collect();
     runs.sort();
     runs.into_iter().rev().map(|(_, path)| path).collect()
+}
+
+/// Whether `folder` holds a run that can be opened: one with its configuration.
+///
+/// ```
+/// let run = tempfile::tempdir()?;
+/// assert!(!everburn_record::is_run(run.path()));
+/// std::fs::write(run.path().join("config.toml"), "model = 'mnist'")?;
+/// assert!(everburn_record::is_run(run.path()));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn is_run(folder: &Path) -> bool {
+    folder.join(Settings::FILE).is_file()
+}
+
+/// What the run in `folder` is called: as its folder, also where a link leads there.
+///
+/// ```
+/// use std::path::Path;
+///
+/// assert_eq!(everburn_record::name_of_run(Path::new("runs/mnist-1")), "mnist-1");
+/// assert_eq!(everburn_record::name_of_run(Path::new("/")), "run");
+/// ```
+pub fn name_of_run(folder: &Path) -> String {
+    let canonical = folder.canonicalize();
+    let name = canonical.as_deref().unwrap_or(folder).file_name();
+    name.map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Where machine `machine` has its files of the run that machine 0 has in `path`: machine 0 there, others in a folder beside
@@ -171,11 +198,7 @@ pub fn checkpoints_elsewhere(folder: &Path) -> Option<String> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn machines_of(folder: &Path) -> usize {
-    let settings = Settings::of_run(folder);
-    let machines = settings
-        .as_ref()
-        .and_then(|it| it.get("ranks.nodes")?.parse().ok());
-    machines.unwrap_or(1)
+    Settings::of_run(folder).map_or(1, |settings| settings.machines())
 }
 
 /// How the run in `folder` starts again, which has no checkpoint.

@@ -27,6 +27,9 @@ const LONGEST_VALUE: usize = 400;
 pub struct Settings(Vec<(String, String)>);
 
 impl Settings {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "config.toml";
+
     /// All settings.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
@@ -39,6 +42,26 @@ impl Settings {
         self.iter()
             .find(|(other, _)| *other == key)
             .map(|(_, value)| value)
+    }
+
+    /// On how many machines a run with these settings is: one, where they do not say.
+    pub fn machines(&self) -> usize {
+        self.number("ranks.nodes").unwrap_or(1)
+    }
+
+    /// How many ranks it has on each of them, where that is known.
+    ///
+    /// ```
+    /// let settings: everburn_record::Settings = "[ranks]\nranks = 4\nnodes = 2\n".parse()?;
+    /// assert_eq!((settings.ranks_per_machine(), settings.machines()), (Some(4), 2));
+    /// # Ok::<(), String>(())
+    /// ```
+    pub fn ranks_per_machine(&self) -> Option<usize> {
+        self.number("ranks.ranks")
+    }
+
+    fn number(&self, key: &str) -> Option<usize> {
+        self.get(key)?.parse().ok()
     }
 
     /// Whether there is none.
@@ -56,7 +79,7 @@ impl Settings {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn of_run(run: &Path) -> Option<Self> {
-        let text = file::read_text(&run.join("config.toml"), LONGEST).ok()?;
+        let text = file::read_text(&run.join(Self::FILE), LONGEST).ok()?;
         text.parse().ok()
     }
 }

@@ -20,7 +20,9 @@ pub use metrics::{Curve, EpochMetrics, Metrics};
 pub use ranks::{RankTimes, RankTotal};
 pub use results::{BestEpoch, HeldBytes, Results, Sharding, Versions};
 
-use everburn_record::{ConfusionMatrix, Environment, EventKind, Settings, file};
+use everburn_record::{
+    ConfusionMatrix, Environment, EventKind, MetricRecord, Settings, file, name_of_run,
+};
 
 use crate::ReportError;
 
@@ -74,6 +76,9 @@ pub struct Run {
 }
 
 impl Run {
+    /// The files of which a run has one: what is damaged is reported, too.
+    const FILES: [&str; 3] = [Settings::FILE, MetricRecord::FILE, Results::FILE];
+
     /// Reads the run directory `path`. Memory is bounded, however long the run was.
     ///
     /// # Errors
@@ -83,33 +88,32 @@ impl Run {
         let mut notes = Vec::new();
         let files = files::list(&path, &mut notes)?;
         let is_there = |name: &str| files.iter().any(|(file, _)| file == name);
-        let of_a_run = ["config.toml", "metrics.jsonl", "report.json"];
-        if !of_a_run.iter().any(|name| is_there(name)) {
+        if !Self::FILES.iter().any(|name| is_there(name)) {
             return Err(ReportError::NoRun { path });
         }
         let mut documents = Documents {
             folder: &path,
             notes: &mut notes,
         };
-        let results = documents.read("report.json", LONGEST_DOCUMENT, Results::parse);
-        let config = documents.read("config.toml", LONGEST_DOCUMENT, str::parse);
-        let environment = documents.read("environment.json", LONGEST_DOCUMENT, json);
-        let confusion = documents.read("confusion.json", LONGEST_CONFUSION, |text| {
+        let results = documents.read(Results::FILE, LONGEST_DOCUMENT, Results::parse);
+        let config = documents.read(Settings::FILE, LONGEST_DOCUMENT, str::parse);
+        let environment = documents.read(Environment::FILE, LONGEST_DOCUMENT, json);
+        let confusion = documents.read(ConfusionMatrix::FILE, LONGEST_CONFUSION, |text| {
             let matrix: ConfusionMatrix = json(text)?;
             matrix.check().map(|()| matrix)
         });
         let metrics = Metrics::read(&path, &mut notes);
         let ranks = RankTimes::read(&path, &mut notes);
         let events = Events::read(&path, &mut notes);
-        if config.is_none() && !is_there("config.toml") {
+        if config.is_none() && !is_there(Settings::FILE) {
             notes.push(Note::new(
-                "config.toml",
+                Settings::FILE,
                 "it is missing: the configuration is not known",
             ));
         }
-        if results.is_none() && !is_there("report.json") {
+        if results.is_none() && !is_there(Results::FILE) {
             let what = "it is missing, as it is until a run has ended by itself: there are no test results";
-            notes.push(Note::new("report.json", what));
+            notes.push(Note::new(Results::FILE, what));
         }
         Ok(Self {
             path,
@@ -125,26 +129,18 @@ impl Run {
         })
     }
 
-    /// What the run may be called: the last part of its path.
+    /// What the run is called: the name of its folder.
     #[must_use]
     pub fn name(&self) -> String {
-        let name = self.path.file_name().map(Path::new);
-        let canonical = || self.path.canonicalize().ok();
-        let name = name.map(Path::to_path_buf).or_else(canonical);
-        let name = name.unwrap_or_else(|| "run".into());
-        let name = name.file_name().unwrap_or(name.as_os_str());
-        name.to_string_lossy().into_owned()
+        name_of_run(&self.path)
     }
 
     /// How many ranks it had at its start, where that is known.
     #[must_use]
     pub fn ranks_at_start(&self) -> Option<usize> {
-        let of_config = || {
-            let number = |key: &str| self.config.get(key)?.parse::<usize>().ok();
-            let nodes = number("ranks.nodes").unwrap_or(1);
-            number("ranks.ranks").map(|ranks| ranks.saturating_mul(nodes))
-        };
-        of_config().or_else(|| self.results.as_ref().and_then(|results| results.world_size))
+        let per_machine = self.config.ranks_per_machine();
+        let of_config = per_machine.map(|ranks| ranks.saturating_mul(self.config.machines()));
+        of_config.or_else(|| self.results.as_ref().and_then(|results| results.world_size))
     }
 
     /// How the run stands, in a few words.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{TEST_LOSS, TrainError};
 use crate::metrics::layout::MetricAgreement;
 use crate::metrics::step_exchange::{LocalReply, Votes};
-use crate::metrics::step_report::Report;
+use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::MetricSums;
 use crate::metrics::virtual_sums::VirtualSums;
 use crate::model::erased::{AnyBatch, AnyLoader, AnyModel};
@@ -47,14 +47,14 @@ pub(crate) fn infer(
     }
 }
 
-fn sums(report: &impl Report, counts: Option<&RefCell<Counts>>) -> Result<MetricSums, TrainError> {
+fn sums(report: &StepReport, counts: Option<&RefCell<Counts>>) -> Result<MetricSums, TrainError> {
     let failed = |error: burn::tensor::TensorReadError| TrainError::Device(error.to_string());
     if let Some(counts) = counts
         && let Some(predictions) = report.predictions().map_err(failed)?
     {
         counts.borrow_mut().add(&predictions);
     }
-    report.local().map_err(failed)
+    report.sums().map_err(failed)
 }
 
 /// What all samples of a loader have shown, on every rank the same.

@@ -89,7 +89,7 @@ pub use metrics::RankMetric;
 pub use metrics::line::{MetricKind, MetricLine, MetricsFile};
 pub use metrics::named_sum::{Amount, NamedSum};
 pub use metrics::rank_times::{ForwardPass, PassTimes};
-pub use metrics::step_report::{Report, StepCost, StepReport};
+pub use metrics::step_report::{StepCost, StepReport};
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::draw::draw_parameters;
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};

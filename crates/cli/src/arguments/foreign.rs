@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 use everburn_record::plain::word;
-use everburn_record::{RUNS, invocation, runs_in};
+use everburn_record::{RUNS, invocation, is_run, runs_in};
 
 use crate::legible;
 use crate::summary::resume_of;
@@ -229,8 +229,7 @@ fn suggest_command(mut error: Error, program: &Command) -> Error {
 fn resumed(words: &[OsString]) -> Option<String> {
     let mut words = words.iter().skip_while(|word| *word != "--resume").skip(1);
     let folder = Path::new(words.next()?);
-    let is_run = folder.join("config.toml").is_file();
-    is_run.then(|| legible(folder.display()))
+    is_run(folder).then(|| legible(folder.display()))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use self::compare::{Difference, compare};
 use super::{ToolError, failed, task_or, this_program};
+use crate::elastic::ElasticRange;
 
 /// Train the same on several numbers of ranks and compare, as in `verify MODEL --ranks 1,2,4`.
 ///
@@ -60,7 +61,7 @@ pub(crate) struct VerifyArguments {
 
     /// The fewest and the most ranks of the training with faults.
     #[arg(long, requires = "chaos", value_name = "MIN:MAX")]
-    elastic: Option<String>,
+    elastic: Option<ElasticRange>,
 
     /// The longest time of a training in seconds; a longer one counts as a hang.
     #[arg(long, default_value_t = 3600)]
@@ -97,7 +98,7 @@ enum Way {
     /// Ranks are lost while it trains.
     Disturbed {
         chaos: String,
-        elastic: String,
+        elastic: ElasticRange,
     },
 }
 
@@ -137,17 +138,13 @@ impl VerifyArguments {
                 lost_at(after)
             ));
         }
-        if let Some(elastic) = &self.elastic {
-            match most_of(elastic) {
-                Some(most) if most <= virtual_ranks => {}
-                Some(most) => {
-                    return Err(format!(
-                        "--virtual-ranks {virtual_ranks} cannot be shared out to {}",
-                        counted(most, "rank")
-                    ));
-                }
-                None => return Err("--elastic is MIN:MAX, as in 2:4".to_string()),
-            }
+        if let Some(ElasticRange { max, .. }) = self.elastic
+            && max > virtual_ranks
+        {
+            return Err(format!(
+                "--virtual-ranks {virtual_ranks} cannot be shared out to {}",
+                counted(max, "rank")
+            ));
         }
         Ok(virtual_ranks)
     }
@@ -192,13 +189,13 @@ impl VerifyArguments {
                     way: Way::Resumed { after, on: *to },
                 }));
             }
-            if let (Some(chaos), Some(elastic)) = (&self.chaos, &self.elastic) {
+            if let (Some(chaos), Some(elastic)) = (&self.chaos, self.elastic) {
                 runs.push(Run {
-                    ranks: most_of(elastic).unwrap_or(1),
+                    ranks: elastic.max,
                     transport,
                     way: Way::Disturbed {
                         chaos: chaos.clone(),
-                        elastic: elastic.clone(),
+                        elastic,
                     },
                 });
             }
@@ -211,11 +208,6 @@ impl VerifyArguments {
 /// before there is another one.
 fn lost_at(after: usize) -> usize {
     after + STEPS_TO_LOSE.min(after - 1)
-}
-
-/// The larger number of MIN:MAX.
-fn most_of(elastic: &str) -> Option<usize> {
-    elastic.split_once(':')?.1.parse().ok()
 }
 
 pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
@@ -319,7 +311,8 @@ impl Trainings<'_> {
         let result = match &run.way {
             Way::Undisturbed => success(start(&[])?),
             Way::Disturbed { chaos, elastic } => {
-                let ended = start(&text(&["--chaos", chaos, "--elastic", elastic]))?;
+                let range = elastic.to_string();
+                let ended = start(&text(&["--chaos", chaos, "--elastic", &range]))?;
                 success(ended).and_then(|said| match said.contains("chaos: ") {
                     true => Ok(said),
                     false => {

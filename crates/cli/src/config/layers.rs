@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use everburn_record::invocation;
 use everburn_record::plain::word;
+use everburn_record::{invocation, is_run};
 use everburn_train::{AnyTask, Patterns, configuration_fault, nearest_name};
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -184,7 +184,7 @@ pub(super) fn unknown_model(name: &str) -> CliError {
     let sizes: Vec<String> = sizes.map(|it| format!("`{it}`")).collect();
     let shown = legible(name);
     let hint = match (of_other_blocks(name), nearest) {
-        _ if Path::new(name).join("config.toml").is_file() => format!(
+        _ if is_run(Path::new(name)) => format!(
             "{shown} is the folder of a run: `{}` continues it. ",
             resume_of(shown.as_ref())
         ),

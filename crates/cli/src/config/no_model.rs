@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use everburn_datasets::detect;
-use everburn_record::invocation;
 use everburn_record::plain::word;
+use everburn_record::{Settings, invocation};
 use toml::Value;
 
 use super::layers::read_table;
@@ -22,7 +22,7 @@ pub(super) fn without_model(arguments: &TrainArguments) -> CliError {
 
 /// The error where the run directory contains a run.
 fn of_run(folder: &Path) -> Option<CliError> {
-    let table = read_table(&folder.join("config.toml")).ok()?;
+    let table = read_table(&folder.join(Settings::FILE)).ok()?;
     let model = legible(table.get("model").and_then(Value::as_str)?);
     let shown = legible(folder.display());
     let program = invocation::name();

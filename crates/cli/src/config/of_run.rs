@@ -39,9 +39,7 @@ pub(super) fn task_of_run(model: &str, folder: &Path) -> Result<&'static AnyTask
 
 /// The program that trained a run, as its `environment.json` names it.
 fn program_of(folder: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(folder.join("environment.json")).ok()?;
-    let environment: Environment = serde_json::from_str(&text).ok()?;
-    let command = environment.command?;
+    let command = Environment::of_run(folder)?.command?;
     command.split_whitespace().next().map(str::to_owned)
 }
 

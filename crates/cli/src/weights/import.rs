@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use everburn_datasets::TokenizerKind;
-use everburn_record::invocation;
 use everburn_record::plain::word;
 use everburn_record::units::counted;
+use everburn_record::{invocation, is_run};
 use everburn_train::{
     ConfiguredTask, Patterns, StateDictFile, TrainError, WeightsMismatch, save_safetensors,
     state_dict_shapes,
@@ -209,8 +209,7 @@ pub(super) fn data_are_named(keys: &Given<OfTraining>, set: &[String]) -> bool {
 
 /// Takes from the shapes in the file what data would decide; whether all is decided.
 fn adopt_shapes(task: &mut dyn ConfiguredTask, weights: &Path) -> Result<bool, CliError> {
-    let is_run = weights.join("config.toml").is_file();
-    if !task.data_decide_model() || is_run {
+    if !task.data_decide_model() || is_run(weights) {
         return Ok(false);
     }
     let shapes = state_dict_shapes(weights, &task.layout())?;

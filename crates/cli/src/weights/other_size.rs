@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use everburn_record::invocation;
 use everburn_record::plain::word;
+use everburn_record::{invocation, is_run};
 use everburn_train::{RunDirectory, TrainError, WeightsMismatch};
 
 use crate::config::RunConfig;
@@ -105,10 +105,7 @@ fn without(skip: &[String], config: &RunConfig, weights: &Path) -> Option<String
 
 /// The settings of the task that are others than in the run in `path`, if there is one: those of its model and data.
 pub(super) fn settings_of_model(config: &RunConfig, path: &Path) -> Vec<String> {
-    let run = path
-        .join("config.toml")
-        .is_file()
-        .then(|| RunDirectory::open(path));
+    let run = is_run(path).then(|| RunDirectory::open(path));
     let changed = run
         .and_then(Result::ok)
         .and_then(|run| changed_settings(&run, config).ok());

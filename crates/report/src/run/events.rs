@@ -264,7 +264,7 @@ fn cut_off(folder: &Path) -> Option<Event> {
 
 /// The lines of `events.jsonl`, if there is one: the first half of what is kept from its beginning, the rest from its end.
 fn record(folder: &Path, notes: &mut Vec<Note>) -> Option<(Vec<Event>, Counts)> {
-    const NAME: &str = "events.jsonl";
+    const NAME: &str = Event::FILE;
     let file = super::found(file::open(&folder.join(NAME)), NAME, notes)?;
     let (mut first, mut last) = (Vec::new(), std::collections::VecDeque::new());
     let (mut counts, mut left_out) = (Counts::default(), 0_u64);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use everburn_record::plain;
 
-use super::Note;
+use super::{Note, Run};
 use crate::ReportError;
 use crate::error::READING_RUN;
 
@@ -38,7 +38,7 @@ pub(super) fn list(
         files.push((name, metadata.len()));
     }
     // A folder with many strangers may hold a run all the same.
-    for name in ["config.toml", "metrics.jsonl", "report.json"] {
+    for name in Run::FILES {
         let known = files.iter().any(|(file, _)| file == name);
         if let (false, Ok(metadata)) = (known, folder.join(name).symlink_metadata()) {
             files.push((name.to_owned(), metadata.len()));

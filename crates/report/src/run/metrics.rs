@@ -103,7 +103,7 @@ pub struct Metrics {
 impl Metrics {
     /// Reads the file of a run directory; what is wrong with it is noted.
     pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
-        const NAME: &str = "metrics.jsonl";
+        const NAME: &str = MetricRecord::FILE;
         let mut metrics = Self::default();
         let file = match file::open(&folder.join(NAME)) {
             Ok(file) => file,

@@ -157,7 +157,7 @@ impl Default for RankTimes {
 impl RankTimes {
     /// Reads `ranks.jsonl` of a run directory, if there is one; what is wrong with it is noted.
     pub fn read(folder: &Path, notes: &mut Vec<Note>) -> Option<Self> {
-        const NAME: &str = "ranks.jsonl";
+        const NAME: &str = RankLine::FILE;
         let file = super::found(file::open(&folder.join(NAME)), NAME, notes)?;
         let mut times = Self::default();
         json_lines::each(file, NAME, LONGEST_LINE, notes, |line: RankLine| {

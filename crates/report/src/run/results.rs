@@ -131,6 +131,9 @@ const MOST_NAMED: usize = 32;
 const LONGEST_NAME: usize = 64;
 
 impl Results {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "report.json";
+
     /// The step after which the run was resumed last: times, bytes and the peak of memory are of the steps since then.
     pub(crate) fn resumed_after_step(&self) -> Option<u64> {
         let before = self.steps?.checked_sub(self.steps_since_resume?)?;

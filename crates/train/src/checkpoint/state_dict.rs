@@ -210,7 +210,7 @@ pub(super) fn fitting_tensors<M: Module>(
     layout: &StateDictLayout,
 ) -> Result<Fitting, TrainError> {
     let of_pytorch = match path.is_dir() {
-        true => path.join(PRETRAINED_CONFIG).is_file() || !path.join("config.toml").is_file(),
+        true => path.join(PRETRAINED_CONFIG).is_file() || !everburn_record::is_run(path),
         false => !file::is_in_burns_terms(path),
     };
     file::refuse_plain_folder(path)?;

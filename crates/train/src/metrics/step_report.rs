@@ -162,6 +162,29 @@ impl StepReport {
         sums
     }
 
+    /// Which class each of this process' samples is of, and which it was taken for; `None` where there are no
+    /// classes.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    pub fn predictions(&self) -> Result<Option<Predictions>, TensorReadError> {
+        match self {
+            Self::Local {
+                classes: Some(classes),
+                ..
+            } => classes.read().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// What this process' forward pass was, where it was measured.
+    pub fn forward(&self) -> Option<ForwardPass> {
+        match self {
+            Self::Local { forward, .. } => *forward,
+            Self::OfAllRanks { .. } => None,
+        }
+    }
+
     /// Refuses a count of samples that is not the batch's, by which gradients would have wrong weights; and two metrics of one
     /// name.
     pub(crate) fn require_samples(&self, of_batch: usize) -> Result<(), TrainError> {
@@ -199,76 +222,6 @@ impl StepReport {
 
 fn number(data: &TensorData) -> f64 {
     data.iter::<f64>().next().expect("a sum is one number")
-}
-
-/// The output of a training step that a strategy over ranks can add up.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::Report;
-///
-/// fn has_forward(report: &impl Report) -> bool {
-///     report.forward().is_some()
-/// }
-/// ```
-pub trait Report: ItemLazy + 'static {
-    /// This process' sums.
-    ///
-    /// # Errors
-    /// The device's error if they cannot be read.
-    fn local(&self) -> Result<MetricSums, TensorReadError>;
-
-    /// Which class each of this process' samples is of, and which it was taken for; `None` where there are no
-    /// classes.
-    ///
-    /// # Errors
-    /// The device's error if they cannot be read.
-    fn predictions(&self) -> Result<Option<Predictions>, TensorReadError>;
-
-    /// What this process' forward pass was, where it was measured.
-    fn forward(&self) -> Option<ForwardPass>;
-
-    /// The sums of several outputs of this process, read together.
-    ///
-    /// # Errors
-    /// The device's error if they cannot be read.
-    fn local_sums(outputs: &[Self]) -> Result<Vec<MetricSums>, TensorReadError>
-    where
-        Self: Sized;
-
-    /// The output that stands for the samples of all ranks, after those of `before`.
-    fn of_all_ranks(sums: MetricSums, cost: StepCost, before: MetricSums) -> Self;
-}
-
-impl Report for StepReport {
-    fn local(&self) -> Result<MetricSums, TensorReadError> {
-        self.sums()
-    }
-
-    fn predictions(&self) -> Result<Option<Predictions>, TensorReadError> {
-        match self {
-            Self::Local {
-                classes: Some(classes),
-                ..
-            } => classes.read().map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    fn forward(&self) -> Option<ForwardPass> {
-        match self {
-            Self::Local { forward, .. } => *forward,
-            Self::OfAllRanks { .. } => None,
-        }
-    }
-
-    fn local_sums(outputs: &[Self]) -> Result<Vec<MetricSums>, TensorReadError> {
-        Self::all_sums(outputs)
-    }
-
-    fn of_all_ranks(sums: MetricSums, cost: StepCost, before: MetricSums) -> Self {
-        Self::OfAllRanks { sums, cost, before }
-    }
 }
 
 impl ItemLazy for StepReport {

@@ -75,7 +75,6 @@ pub struct MeshParallel<M, O> {
     /// By parameter: the places in the pipeline that hold it.
     holders: Vec<(String, Vec<usize>)>,
     micro_batches: usize,
-    max_gradient_norm: Option<f64>,
     device: Device,
     checkpointing: ActivationCheckpointing,
     overlap: bool,
@@ -156,7 +155,6 @@ where
             tensor_rules: config.tensor_rules,
             holders,
             micro_batches: config.micro_batches,
-            max_gradient_norm: config.max_gradient_norm.map(f64::from),
             device,
             checkpointing: config.activation_checkpointing,
             overlap: config.overlap,
@@ -211,10 +209,6 @@ where
         self.micro_batches
     }
 
-    fn max_gradient_norm(&self) -> Option<f64> {
-        self.max_gradient_norm
-    }
-
     fn cuts_layers(&self) -> bool {
         self.mesh.tensor > 1
     }
@@ -262,6 +256,7 @@ where
         model: &Supervised<M, O>,
         share: ShareOfBatch<(O::Input, O::Targets)>,
         ddp: &Ddp,
+        max_gradient_norm: Option<f64>,
     ) -> Result<(SyncedGradients, MetricSums, PassTimes), TrainError> {
         let step = ddp.begin(share.weight)?;
         let weights = share.micro_batches.iter().map(|part| part.weight);
@@ -306,7 +301,7 @@ where
         let mut synced = step.finish(model)?;
         self.tensor_exchange.check()?;
         synced.gradients = self.shared.sum(model, synced.gradients)?;
-        if let Some(max) = self.max_gradient_norm {
+        if let Some(max) = max_gradient_norm {
             let (gradients, norm) = self.shared.clip(model, synced.gradients, max)?;
             (synced.gradients, synced.norm) = (gradients, Some(norm.into()));
         }

@@ -28,9 +28,6 @@ pub trait ParallelModel<M, B>: Send + Sync {
     /// Into how many micro-batches a replica's share of a batch is cut.
     fn micro_batches(&self) -> usize;
 
-    /// Where the norm of all gradients is above this, [`step`](Self::step) makes them smaller.
-    fn max_gradient_norm(&self) -> Option<f64>;
-
     /// Whether a rank has a part of some parameters only.
     fn cuts_layers(&self) -> bool;
 
@@ -58,7 +55,7 @@ pub trait ParallelModel<M, B>: Send + Sync {
 
     /// Runs a step forward and backward: the gradients of this rank's part, averaged over all samples,
     /// sums over the samples, on one rank of each replica (the others have none), and how long this rank's
-    /// passes took.
+    /// passes took. Where the norm of all gradients is above `max_gradient_norm`, they are made smaller.
     ///
     /// # Errors
     /// If the exchange fails.
@@ -67,6 +64,7 @@ pub trait ParallelModel<M, B>: Send + Sync {
         model: &M,
         share: ShareOfBatch<B>,
         ddp: &Ddp,
+        max_gradient_norm: Option<f64>,
     ) -> Result<(SyncedGradients, MetricSums, PassTimes), TrainError>;
 
     /// Runs a batch forward: the report of its samples, on one rank of each replica.
@@ -100,20 +98,12 @@ impl TrainingConfig {
         &self,
         over: &dyn ParallelModel<M, B>,
     ) -> Result<(), TrainError> {
-        let wrong = |what: String| Err(TrainError::Config(what));
-        let norm = self.ddp.max_gradient_norm.map(f64::from);
-        if norm != over.max_gradient_norm() {
-            let theirs = over.max_gradient_norm();
-            return wrong(format!(
-                "the training is to clip gradients at {norm:?}, and the model over ranks at {theirs:?}"
-            ));
-        }
         let parts = over.micro_batches();
         if self.accumulate > 1 && self.accumulate != parts {
-            return wrong(format!(
+            return Err(TrainError::Config(format!(
                 "the training is to run a batch in {} parts, and the model over ranks in {parts}",
                 self.accumulate
-            ));
+            )));
         }
         Ok(())
     }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use everburn_record::{ConfusionMatrix, Event, RankLine, RankStep, file, unix_time_ms};
+use everburn_record::{
+    ConfusionMatrix, Environment, Event, RankLine, RankStep, file, unix_time_ms,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -33,7 +35,7 @@ pub(crate) struct RankLines {
 impl RankLines {
     /// Opens the file of `run` for steps after `step`; later lines are taken out, because they will come again.
     pub(crate) fn open(run: &RunDirectory, step: usize, log_every: usize) -> Self {
-        let path = run.path().join("ranks.jsonl");
+        let path = run.path().join(RankLine::FILE);
         let file = keep_until(&path, step).and_then(|()| file::append_to(&path));
         let file = file
             .inspect_err(|error| tell(&path, error))
@@ -143,7 +145,7 @@ impl RunDirectory {
     /// assert!(text.contains(r#""kind":"stop""#) && text.contains("unix_time_ms"));
     /// ```
     pub fn note(&self, event: Event) {
-        let path = self.path().join("events.jsonl");
+        let path = self.path().join(Event::FILE);
         let event = Event {
             unix_time_ms: event.unix_time_ms.or_else(|| Some(unix_time_ms())),
             ..event
@@ -165,18 +167,15 @@ impl RunDirectory {
     /// # Errors
     /// [`TrainError::Write`] if it cannot be written.
     pub(crate) fn write_confusion(&self, matrix: &ConfusionMatrix) -> Result<(), TrainError> {
-        self.write_json("confusion.json", matrix)
+        self.write_json(ConfusionMatrix::FILE, matrix)
     }
 
     /// Writes `environment.json`.
     ///
     /// # Errors
     /// [`TrainError::Write`] if it cannot be written.
-    pub fn write_environment(
-        &self,
-        environment: &everburn_record::Environment,
-    ) -> Result<(), TrainError> {
-        self.write_json("environment.json", environment)
+    pub fn write_environment(&self, environment: &Environment) -> Result<(), TrainError> {
+        self.write_json(Environment::FILE, environment)
     }
 
     fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), TrainError> {

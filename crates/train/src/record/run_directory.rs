@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use everburn_record::{Live, file, invocation};
+use everburn_record::{Event, Live, MetricRecord, Settings, file, invocation, is_run};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -75,9 +75,9 @@ impl RunDirectory {
 
     /// Whether there are files of somebody else's in the folder.
     fn holds_something_else(&self) -> bool {
-        let ours = ["checkpoints", "config.toml", "logs", Live::LOCK];
+        let ours = ["checkpoints", Settings::FILE, "logs", Live::LOCK];
         let is_ours = |name: &std::ffi::OsStr| ours.iter().any(|our| name == *our);
-        !self.config_path().is_file()
+        !is_run(&self.path)
             && std::fs::read_dir(&self.path)
                 .is_ok_and(|entries| entries.flatten().any(|e| !is_ours(&e.file_name())))
     }
@@ -88,14 +88,14 @@ impl RunDirectory {
     /// # Errors
     /// [`TrainError::File`] if it cannot be renamed.
     pub fn move_aside(path: &Path) -> Result<Option<PathBuf>, TrainError> {
-        if !path.join("config.toml").is_file() {
+        if !is_run(path) {
             return Ok(None);
         }
         let run = Self::open(path)?;
         let _held = run.lock()?;
         if !run.has_begun() {
             // A start that failed: the next run takes the folder.
-            for name in ["events.jsonl", "live.json", "report.html"] {
+            for name in [Event::FILE, Live::FILE, "report.html"] {
                 let _ = std::fs::remove_file(path.join(name));
             }
             return Ok(None);
@@ -162,7 +162,7 @@ impl RunDirectory {
     fn has_begun(&self) -> bool {
         let has_bytes = |file: PathBuf| file.metadata().is_ok_and(|file| file.len() > 0);
         has_files(&self.checkpoints())
-            || has_bytes(self.path.join("metrics.jsonl"))
+            || has_bytes(self.path.join(MetricRecord::FILE))
             || has_bytes(self.model_path())
             || has_bytes(self.report_path())
     }
@@ -173,7 +173,7 @@ impl RunDirectory {
     /// [`TrainError::File`] if there is no run in it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
         let run = Self { path: path.into() };
-        if run.config_path().is_file() {
+        if is_run(&run.path) {
             return Ok(run);
         }
         let config = run.config_path();
@@ -215,7 +215,7 @@ impl RunDirectory {
 
     /// The resolved configuration.
     pub fn config_path(&self) -> PathBuf {
-        self.path.join("config.toml")
+        self.path.join(Settings::FILE)
     }
 
     /// The trained parameters.
@@ -296,7 +296,7 @@ impl RunDirectory {
         step: usize,
         over: EpochsOver,
     ) -> Result<MetricsFile, TrainError> {
-        let path = self.path.join("metrics.jsonl");
+        let path = self.path.join(MetricRecord::FILE);
         let text = match std::fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             text => text.map_err(|error| TrainError::file("reading", &path, &error))?,
@@ -313,7 +313,7 @@ impl RunDirectory {
 
     /// Kind and step of the newest lines that are recorded, from those of `step` on.
     pub(crate) fn recorded_lines(&self, step: usize) -> Vec<(MetricKind, usize)> {
-        let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.path.join(MetricRecord::FILE)).unwrap_or_default();
         let lines = text.lines().rev();
         let lines = lines.filter_map(|line| serde_json::from_str::<MetricLine>(line).ok());
         let lines = lines.take_while(|line| line.step >= step);
@@ -325,7 +325,7 @@ impl RunDirectory {
     /// # Errors
     /// [`TrainError::File`] if it cannot be opened.
     pub fn metrics(&self) -> Result<MetricsFile, TrainError> {
-        MetricsFile::open(self.path.join("metrics.jsonl"))
+        MetricsFile::open(self.path.join(MetricRecord::FILE))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::TrainError;
 use crate::evaluation::require_possible_accuracy;
 use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_exchange::Votes;
-use crate::metrics::step_report::{Report, StepCost, StepReport};
+use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{DivergenceSign, LOWER_RATE, require_finite_loss};
@@ -276,7 +276,7 @@ impl RankLoop {
         if self.is_first() {
             let total_items = self.setup.train.sampler().samples_per_epoch();
             let progress = items(self.outcome.so_far.samples, total_items);
-            let report = Report::of_all_ranks(sums, cost, before);
+            let report = StepReport::OfAllRanks { sums, cost, before };
             let item = TrainingItem::new(report, progress, Some(number), Some(step.rate));
             self.event_train(LearnerEvent::ProcessedItem(item))?;
         }

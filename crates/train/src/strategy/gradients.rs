@@ -11,7 +11,6 @@ use super::RankLoop;
 use super::pending_metrics::LocalOutput;
 use crate::error::TrainError;
 use crate::metrics::rank_times::PassTimes;
-use crate::metrics::step_report::{Report, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyModel};
 use crate::model::labels::checked;
@@ -26,11 +25,12 @@ impl RankLoop {
         model: &AnyModel,
         share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
-    ) -> Result<(SyncedGradients, LocalOutput<StepReport>, PassTimes), TrainError> {
+    ) -> Result<(SyncedGradients, LocalOutput, PassTimes), TrainError> {
         if let Some(over) = &self.setup.over {
             self.profile(Phase::Forward);
             let began = Instant::now();
-            let (synced, sums, times) = over.step(model, share, ddp)?;
+            let max_norm = self.setup.config.ddp.max_gradient_norm;
+            let (synced, sums, times) = over.step(model, share, ddp, max_norm.map(f64::from))?;
             self.profile_parts(began, &times);
             return Ok((synced, LocalOutput::Sums(sums), times));
         }
@@ -84,7 +84,7 @@ impl RankLoop {
     }
 
     /// What passes have found before the first: read at once, or left on the device.
-    pub(super) fn no_output(&self) -> LocalOutput<StepReport> {
+    pub(super) fn no_output(&self) -> LocalOutput {
         match self.defers_readback {
             true => LocalOutput::OnDevice(Vec::new()),
             false => LocalOutput::Sums(MetricSums::default()),
@@ -118,7 +118,7 @@ pub(super) fn timed_pass(
     model: &AnyModel,
     part: MicroBatch<AnyBatch>,
     times: &mut PassTimes,
-    found: &mut LocalOutput<StepReport>,
+    found: &mut LocalOutput,
 ) -> Result<GradientsParams, TrainError> {
     let start = Instant::now();
     let reads = matches!(found, LocalOutput::Sums(_));
@@ -127,7 +127,7 @@ pub(super) fn timed_pass(
     })?;
     output.item.require_samples(part.samples)?;
     // What the device has yet to compute is waited for where the sums are read.
-    let sums = reads.then(|| output.item.local());
+    let sums = reads.then(|| output.item.sums());
     let passed = start.elapsed().as_secs_f64();
     *times += PassTimes::of_pass(passed, output.item.forward());
     match (found, sums) {

@@ -17,23 +17,23 @@ use crate::config::read_metrics::{ReadMetrics, steps_unread};
 use crate::error::TrainError;
 use crate::metrics::rank_times;
 use crate::metrics::step_exchange::{StepCodec, Votes};
-use crate::metrics::step_report::{Report, StepCost, StepReport};
+use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 
 /// The metrics of a local batch.
-pub(super) enum LocalOutput<O> {
+pub(super) enum LocalOutput {
     /// On the host.
     Sums(MetricSums),
     /// On the device: the outputs of the micro-batches.
-    OnDevice(Vec<O>),
+    OnDevice(Vec<StepReport>),
 }
 
-impl<O: Report> LocalOutput<O> {
+impl LocalOutput {
     pub(super) fn read(self) -> Result<MetricSums, TrainError> {
         match self {
             Self::Sums(sums) => Ok(sums),
             Self::OnDevice(outputs) => {
-                let sums = O::local_sums(&outputs);
+                let sums = StepReport::all_sums(&outputs);
                 let sums = sums.map_err(|error| TrainError::Device(error.to_string()))?;
                 Ok(sums
                     .into_iter()
@@ -44,8 +44,8 @@ impl<O: Report> LocalOutput<O> {
 }
 
 /// The steps of this rank whose numbers have not been read.
-pub(super) struct PendingMetrics<O> {
-    steps: Vec<(LocalStep, Vec<O>)>,
+pub(super) struct PendingMetrics {
+    steps: Vec<(LocalStep, Vec<StepReport>)>,
     /// What each of them was for this rank, by its host's clock.
     times: Vec<RankStep>,
     /// How long the reading before them has held the rank up for the others.
@@ -55,7 +55,7 @@ pub(super) struct PendingMetrics<O> {
     since: Instant,
 }
 
-impl<O: Report> PendingMetrics<O> {
+impl PendingMetrics {
     /// At first each step is read: nobody knows how long one takes.
     pub(super) fn new() -> Self {
         Self {
@@ -67,7 +67,7 @@ impl<O: Report> PendingMetrics<O> {
         }
     }
 
-    pub(super) fn push(&mut self, step: LocalStep, outputs: Vec<O>, times: RankStep) {
+    pub(super) fn push(&mut self, step: LocalStep, outputs: Vec<StepReport>, times: RankStep) {
         self.steps.push((step, outputs));
         self.times.push(times);
     }
@@ -84,7 +84,7 @@ impl<O: Report> PendingMetrics<O> {
             steps.push((step, own.len()));
             outputs.extend(own);
         }
-        let sums = O::local_sums(&outputs);
+        let sums = StepReport::all_sums(&outputs);
         let sums = sums.map_err(|error| TrainError::Device(error.to_string()))?;
         let mut sums = sums.into_iter();
         let add = |(step, parts)| {
@@ -141,7 +141,7 @@ impl RankLoop {
     /// times of these steps on each.
     pub(super) fn read(
         &mut self,
-        pending: &mut PendingMetrics<StepReport>,
+        pending: &mut PendingMetrics,
         votes: Votes,
         memory: Option<u64>,
     ) -> Result<(Vec<SyncedStep>, Votes, Vec<RankStep>), TrainError> {

@@ -18,7 +18,6 @@ use super::pending_metrics::LocalOutput;
 use crate::checkpoint::optimizer_states::{self, Shapes};
 use crate::error::TrainError;
 use crate::metrics::rank_times::PassTimes;
-use crate::metrics::step_report::StepReport;
 use crate::model::erased::{AnyBatch, AnyModel};
 use crate::record::report::ShardingReport;
 
@@ -26,7 +25,7 @@ use crate::record::report::ShardingReport;
 const STATES: u64 = 1 << 57;
 
 /// A step's mean gradients, what this rank has found in it, and how long its passes took.
-type PassesOutput<O> = (SyncedGradients, LocalOutput<O>, PassTimes);
+type PassesOutput = (SyncedGradients, LocalOutput, PassTimes);
 
 impl RankLoop {
     /// Leaves this rank its shards, where that is asked for: of the parameters, and of the optimizer's state
@@ -88,7 +87,7 @@ impl RankLoop {
         model: &AnyModel,
         share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
-    ) -> Result<PassesOutput<StepReport>, TrainError> {
+    ) -> Result<PassesOutput, TrainError> {
         let mut found = self.no_output();
         let mut times = PassTimes::default();
         let mut gradients = GradientShards::default();

@@ -14,7 +14,6 @@ use crate::device::memory::PeakMemory;
 use crate::error::TrainError;
 use crate::metrics::rank_times::{PassTimes, PastStep, come_with};
 use crate::metrics::step_exchange::{LocalReply, Verdict};
-use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
 use crate::parallel::placement::check_batch;
@@ -24,7 +23,7 @@ pub(super) struct SynchronousSteps<'a> {
     ddp: &'a Ddp,
     shares: EpochBatches<'a, AnyItem, AnyBatch>,
     memory: PeakMemory,
-    pending: PendingMetrics<StepReport>,
+    pending: PendingMetrics,
     /// When the previous step ended. Work between steps (a checkpoint, a comparison, a record) counts for the next.
     start: Instant,
 }
@@ -32,7 +31,7 @@ pub(super) struct SynchronousSteps<'a> {
 pub(super) struct PassOutput {
     pub(super) model: AnyModel,
     pub(super) synced: SyncedGradients,
-    pub(super) output: LocalOutput<StepReport>,
+    pub(super) output: LocalOutput,
     pub(super) times: PassTimes,
 }
 

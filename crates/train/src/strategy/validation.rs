@@ -14,7 +14,7 @@ use crate::config::best_by::Direction;
 use crate::error::{HELD_OUT_OF, TrainError, VALIDATION_LOSS};
 use crate::evaluation::{self, Evaluated, evaluate, infer};
 use crate::metrics::line::{MetricKind, MetricLine};
-use crate::metrics::step_report::{Report, StepCost, StepReport};
+use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{require_finite, require_finite_loss};
@@ -57,7 +57,11 @@ impl RankLoop {
             if !is_first {
                 return Ok(());
             }
-            let report = Report::of_all_ranks(batch.clone(), StepCost::default(), before.clone());
+            let report = StepReport::OfAllRanks {
+                sums: batch.clone(),
+                cost: StepCost::default(),
+                before: before.clone(),
+            };
             before += batch;
             let progress = items(before.samples, total_items);
             let item = TrainingItem::new(report, progress, Some(iteration), None);

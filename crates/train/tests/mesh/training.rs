@@ -133,7 +133,6 @@ where
             schedule: cut.kind,
             micro_batches: cut.micro_batches,
             tensor_rules: model.tensor_rules(),
-            max_gradient_norm: config.ddp.max_gradient_norm,
             activation_checkpointing: config.activation_checkpointing,
             ..MeshParallelConfig::new(cut.mesh, stages)
         };

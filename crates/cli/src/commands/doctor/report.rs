@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use everburn_record::units;
+use everburn_record::{table, units};
 
 use super::rank::{ClockReport, PairReport, RankFindings, ReachReport, Way};
 
@@ -45,31 +45,27 @@ impl<'a> Report<'a> {
                 clock.unwrap_or_default(),
             );
         }
-        let _ = writeln!(
-            text,
-            "\n{:<10} {:<14} {:>8} {:>15}",
-            "pair", "over", "GB/s", "round trip us"
-        );
-        for pair in self.pairs() {
-            let cell = |value: Option<f64>, scale: f64, digits: usize| {
-                value.map_or("-".to_owned(), |value| {
-                    format!("{:.digits$}", value / scale)
-                })
-            };
+        let cell = |value: Option<f64>, scale: f64, digits: usize| {
+            value.map_or("-".to_owned(), |value| {
+                format!("{:.digits$}", value / scale)
+            })
+        };
+        let rows = self.pairs().into_iter().map(|pair| {
             let (a, b) = pair.ranks;
             // The slower of the two has waited for the other: both times are of the same exchange.
             let rates = pair.told.iter().filter_map(|told| told.bytes_per_second);
             let trips = pair.told.iter().filter_map(|told| told.round_trip_us);
-            let _ = writeln!(
-                text,
-                "{:<10} {:<14} {:>8} {:>15}  {}",
+            vec![
                 format!("{a} - {b}"),
-                pair.way.name(),
+                pair.way.name().to_owned(),
                 cell(rates.reduce(f64::min), 1e9, 2),
                 cell(trips.reduce(f64::max), 1.0, 1),
-                pair.verdict(),
-            );
-        }
+                pair.verdict().to_owned(),
+            ]
+        });
+        let header = ["pair", "over", "GB/s", "round trip us", "result"];
+        let rows: Vec<_> = rows.collect();
+        let _ = writeln!(text, "\n{}", table::aligned(&header, &rows, &[1, 4]));
         text
     }
 

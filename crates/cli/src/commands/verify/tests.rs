@@ -47,6 +47,11 @@ fn numbers_that_do_not_fit_are_refused() {
     );
     assert!(options("mnist --steps 0").check().is_err());
     let refused = |line: &str| options(line).check().unwrap_err();
+    let faults = "mnist --ranks 2 --chaos kill=1@step:5 --elastic";
+    assert!(refused(&format!("{faults} 1:4")).contains("to 4 ranks"));
+    let reversed = format!("everburn verify {faults} 9:4");
+    let error = Arguments::try_parse_from(reversed.split(' ')).unwrap_err();
+    assert!(error.to_string().contains("the smaller number comes first"));
     assert!(refused("mnist --steps 19 --resume-after 10").contains("more than 19"));
     assert!(refused("mnist --steps 30 --resume-after 4").contains("5 or more"));
     let flags = options("mnist -- --data synthetic").train;

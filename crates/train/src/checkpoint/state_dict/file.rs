@@ -7,6 +7,7 @@ use std::path::Path;
 
 use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::store::{ModuleStore, SafetensorsStore};
+use everburn_record::{Settings, is_run};
 use serde_json::Value;
 
 use super::{PRETRAINED_CONFIG, folder, pytorch, refuse};
@@ -110,7 +111,7 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
         let reason = "there is no such file or folder";
         return Err(refuse("reading", path, &reason));
     }
-    if !path.is_dir() || has(PRETRAINED_CONFIG) || has("config.toml") || folder::has_index(path) {
+    if !path.is_dir() || has(PRETRAINED_CONFIG) || is_run(path) || folder::has_index(path) {
         return Ok(());
     }
     let mut files = Vec::new();
@@ -206,7 +207,7 @@ pub(super) fn is_in_burns_terms(path: &Path) -> bool {
     let beside = |name: &str| path.with_file_name(name).is_file();
     let of_a_run = path.ends_with("model.safetensors") || path.ends_with("ema.safetensors");
     let is_ours =
-        beside("config.toml") || path.parent().is_some_and(CheckpointFolder::is_checkpoint);
+        beside(Settings::FILE) || path.parent().is_some_and(CheckpointFolder::is_checkpoint);
     of_a_run && metadata.is_empty() && is_ours && !beside(PRETRAINED_CONFIG)
 }
 

@@ -53,10 +53,6 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
         self.0.micro_batches()
     }
 
-    fn max_gradient_norm(&self) -> Option<f64> {
-        self.0.max_gradient_norm()
-    }
-
     fn cuts_layers(&self) -> bool {
         self.0.cuts_layers()
     }
@@ -84,6 +80,7 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
         model: &AnyModel,
         share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
+        max_gradient_norm: Option<f64>,
     ) -> Result<(SyncedGradients, MetricSums, PassTimes), TrainError> {
         let open = |part: MicroBatch<AnyBatch>| MicroBatch {
             batch: part.batch.open(),
@@ -99,7 +96,7 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
             weight: share.weight,
             global_samples: share.global_samples,
         };
-        self.0.step(model.inner(), share, ddp)
+        self.0.step(model.inner(), share, ddp, max_gradient_norm)
     }
 
     fn infer(&self, model: &AnyModel, batch: AnyBatch) -> Result<Option<StepReport>, TrainError> {

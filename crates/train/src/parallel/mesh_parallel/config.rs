@@ -34,8 +34,6 @@ pub struct MeshParallelConfig {
     pub micro_batches: usize,
     /// How layers are cut over the tensor axis; not looked at where that has one rank.
     pub tensor_rules: Vec<TensorRule>,
-    /// Where the norm of all gradients is above this, they are made smaller.
-    pub max_gradient_norm: Option<f32>,
     /// What backward passes compute again.
     pub activation_checkpointing: ActivationCheckpointing,
     /// Gradients travel while the last backward pass still runs.
@@ -43,7 +41,7 @@ pub struct MeshParallelConfig {
 }
 
 impl MeshParallelConfig {
-    /// One micro-batch by 1F1B, no layer cut, nothing clipped, nothing computed again.
+    /// One micro-batch by 1F1B, no layer cut, nothing computed again.
     pub fn new(mesh: Mesh, stages: Stages) -> Self {
         Self {
             mesh,
@@ -51,7 +49,6 @@ impl MeshParallelConfig {
             schedule: ScheduleKind::OneForwardOneBackward,
             micro_batches: 1,
             tensor_rules: Vec::new(),
-            max_gradient_norm: None,
             activation_checkpointing: ActivationCheckpointing::None,
             overlap: true,
         }
@@ -65,7 +62,6 @@ impl MeshParallelConfig {
             schedule,
             micro_batches,
             tensor_rules,
-            max_gradient_norm,
             activation_checkpointing,
             overlap,
         } = self;
@@ -75,7 +71,6 @@ impl MeshParallelConfig {
             .and("schedule", schedule)
             .and("micro-batches", micro_batches)
             .and("layers that are cut", format!("{tensor_rules:?}"))
-            .and("max-gradient-norm", format!("{max_gradient_norm:?}"))
             .and("activation-checkpointing", activation_checkpointing)
             .and("overlap", overlap)
             .check(job)

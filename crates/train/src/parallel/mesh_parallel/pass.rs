@@ -9,7 +9,6 @@ use everburn_schedules::{Action, Span};
 
 use crate::error::TrainError;
 use crate::metrics::rank_times::PassTimes;
-use crate::metrics::step_report::Report;
 use crate::metrics::sums::MetricSums;
 use crate::model::objective::Objective;
 
@@ -49,7 +48,7 @@ where
         let targets = self.targets[micro_batch].take();
         let targets = targets.expect("the last stage yields each micro-batch once");
         let loss = O::loss(output_of::<O>(output), targets);
-        let report = loss.report().local();
+        let report = loss.report().sums();
         let report = report.map_err(|error| TrainError::Device(error.to_string()));
         match (&mut self.sums, report) {
             (Ok(sums), Ok(part)) => *sums += part,

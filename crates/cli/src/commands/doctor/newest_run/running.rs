@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use everburn_record::units::counted;
-use everburn_record::{EventKind, Finding, Live, Phase, plain, unix_time_ms};
+use everburn_record::{EventKind, Finding, Live, Phase, Settings, plain, unix_time_ms};
 use everburn_report::Events;
 use everburn_train::RunDirectory;
 
@@ -64,7 +64,7 @@ pub(super) fn finding(run: &Path, events: &Events) -> Option<Finding> {
 
 /// When the newest start of the run was, in milliseconds since 1970; 0 where that is not known.
 fn begun_ms(run: &Path) -> u64 {
-    let written = run.join("config.toml").metadata();
+    let written = run.join(Settings::FILE).metadata();
     let written = written.and_then(|config| config.modified()).ok();
     let begun = written.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     begun.map_or(0, |begun| u64::try_from(begun.as_millis()).unwrap_or(0))

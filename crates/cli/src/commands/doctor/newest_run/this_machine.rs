@@ -3,10 +3,7 @@
 use std::path::Path;
 
 use everburn_launch::variables;
-use everburn_record::{Environment, Finding, Live, file, folder_of_first_machine, plain, proc};
-
-/// How much of `environment.json` is read.
-const LONGEST: u64 = 1 << 20;
+use everburn_record::{Environment, Finding, Live, folder_of_first_machine, plain, proc};
 
 /// What is seen of a run that continues in the folder of another machine than the first: the state of all ranks is not there.
 pub(super) fn finding(run: &Path) -> Option<Finding> {
@@ -60,8 +57,7 @@ pub(super) fn stopped(run: &Path) -> Option<String> {
 /// has reported its end.
 pub(super) fn cut_off(run: &Path) -> Option<String> {
     let (machine, first) = folder_of_first_machine(run)?;
-    let environment = file::read(&run.join("environment.json"), LONGEST).ok()?;
-    let environment: Environment = serde_json::from_slice(&environment).ok()?;
+    let environment = Environment::of_run(run)?;
     let is_here = environment.host.is_some() && environment.host == proc::host_name();
     if !is_here || Live::has_owner(run) || run.join(Live::FILE).exists() {
         return None;
