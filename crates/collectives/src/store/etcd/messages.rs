@@ -32,6 +32,16 @@ pub(super) fn requested_range(key: &[u8]) -> Value {
     json!({ "request_range": range(key) })
 }
 
+/// Reads the keys from `first` to `last`, at most `limit` of them.
+pub(super) fn requested_span(first: &[u8], last: &[u8], limit: usize) -> Value {
+    let end = [last, &[0]].concat();
+    json!({ "request_range": {
+        "key": base64(first),
+        "range_end": base64(&end),
+        "limit": limit.to_string(),
+    } })
+}
+
 pub(super) fn requested_put(key: &[u8], value: &[u8], lease: i64) -> Value {
     json!({ "request_put": {
         "key": base64(key),
@@ -86,6 +96,8 @@ pub(super) fn lease(id: i64) -> Value {
 #[serde(default)]
 pub(super) struct KeyValue {
     #[serde(deserialize_with = "bytes")]
+    pub(super) key: Vec<u8>,
+    #[serde(deserialize_with = "bytes")]
     pub(super) value: Vec<u8>,
     #[serde(deserialize_with = "number")]
     pub(super) mod_revision: i64,
@@ -101,6 +113,8 @@ pub(super) struct Range {
     pub(super) kvs: Vec<KeyValue>,
     #[serde(deserialize_with = "number")]
     pub(super) count: i64,
+    /// Whether a limit has kept keys back.
+    pub(super) more: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -132,28 +146,25 @@ impl Transaction {
 
     /// What was found under the `N` keys that it has read.
     pub(super) fn found<const N: usize>(self) -> Result<[Option<KeyValue>; N], String> {
-        let found = self.all_found(N)?;
+        let ranges = self.ranges(N)?.into_iter();
+        let found: Vec<_> = ranges.map(|range| range.kvs.into_iter().next()).collect();
         let count = found.len();
-        found
-            .try_into()
-            .map_err(|_| format!("it answers {count} reads, and {N} were asked for"))
+        found.try_into().map_err(|_| wrong_count(count, N))
     }
 
-    /// What was found under the `count` keys that it has read.
-    pub(super) fn all_found(self, count: usize) -> Result<Vec<Option<KeyValue>>, String> {
-        let ranges = self
-            .responses
-            .into_iter()
-            .filter_map(|it| it.response_range);
-        let found: Vec<_> = ranges.map(|range| range.kvs.into_iter().next()).collect();
-        match found.len() == count {
-            true => Ok(found),
-            false => Err(format!(
-                "it answers {} reads, and {count} were asked for",
-                found.len()
-            )),
+    /// The answers to its `count` reads.
+    pub(super) fn ranges(self, count: usize) -> Result<Vec<Range>, String> {
+        let answers = self.responses.into_iter();
+        let ranges: Vec<_> = answers.filter_map(|it| it.response_range).collect();
+        match ranges.len() == count {
+            true => Ok(ranges),
+            false => Err(wrong_count(ranges.len(), count)),
         }
     }
+}
+
+fn wrong_count(found: usize, asked: usize) -> String {
+    format!("it answers {found} reads, and {asked} were asked for")
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -247,6 +258,7 @@ mod tests {
         assert_eq!(answer.revision(), 4);
         let [first, second] = answer.found().unwrap();
         let expected = KeyValue {
+            key: b"a".to_vec(),
             value: b"1".to_vec(),
             mod_revision: 3,
             version: 2,

@@ -18,6 +18,7 @@ mod lease;
 mod messages;
 mod reads;
 mod sealed;
+mod spans;
 mod tls;
 mod writes;
 

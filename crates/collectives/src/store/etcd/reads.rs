@@ -1,10 +1,12 @@
 //! Reads, and waits for what is not there yet.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::EtcdStore;
 use super::messages::{self, KeyValue, MOST_KEY_BYTES, MOST_OPERATIONS, Range, Transaction};
 use super::sealed::Foreign;
+use super::spans::Span;
 use crate::store::backoff::Backoff;
 use crate::store::{Deadline, StoreError, check_keys};
 
@@ -66,24 +68,47 @@ impl EtcdStore {
             bytes <= MOST_KEY_BYTES
         });
         let full: Vec<Vec<u8>> = taken.map(|key| self.full(key)).collect();
-        let reads: Vec<_> = full
+        let together = self.read_spans(operation, &Span::together(&full), deadline)?;
+        let (found, revision) = match together {
+            Some(found) => found,
+            None => self
+                .read_spans(operation, &Span::each(&full), deadline)?
+                .ok_or_else(|| self.gateway.malformed("it keeps a key back"))?,
+        };
+        let values = full
             .iter()
-            .map(|key| messages::requested_range(key))
-            .collect();
+            .zip(keys)
+            .map(|(full, key)| match found.get(&**full) {
+                Some(entry) => Ok(Some(self.opened(key, full, entry)?.to_vec())),
+                None => Ok(None),
+            });
+        let values = values.collect::<Result<_, StoreError>>()?;
+        Ok(ReadResult { values, revision })
+    }
+
+    /// What is under the keys of `spans`, all at one revision, and that; `None` where keys must be read one by one.
+    fn read_spans<'a>(
+        &self,
+        operation: &'static str,
+        spans: &[Span<'a>],
+        deadline: Deadline,
+    ) -> Result<Option<(HashMap<&'a [u8], KeyValue>, i64)>, StoreError> {
+        let reads: Vec<_> = spans.iter().map(Span::request).collect();
         let request = messages::transaction(&[], &reads, &[]);
         let answer: Transaction = self
             .gateway
             .call(operation, "/v3/kv/txn", &request, deadline)?;
         let revision = answer.revision();
-        let found = answer.all_found(full.len());
-        let found = found.map_err(|reason| self.gateway.malformed(reason))?;
-        let values = found.iter().zip(&full).zip(keys);
-        let values = values.map(|((entry, full), key)| match entry {
-            Some(entry) => Ok(Some(self.opened(key, full, entry)?.to_vec())),
-            None => Ok(None),
-        });
-        let values = values.collect::<Result<_, StoreError>>()?;
-        Ok(ReadResult { values, revision })
+        let answers = answer.ranges(spans.len());
+        let answers = answers.map_err(|reason| self.gateway.malformed(reason))?;
+        let mut found = HashMap::new();
+        for (span, answer) in spans.iter().zip(answers) {
+            let Some(entries) = span.found(answer) else {
+                return Ok(None);
+            };
+            found.extend(entries);
+        }
+        Ok(Some((found, revision)))
     }
 
     /// Waits for all keys and returns their values, each as it was when it was first seen.

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use everburn_launch::network::{Network, NetworkError, Rate, SWITCH};
 use everburn_launch::{StartedChild, forget_ranks};
+use tempfile::TempDir;
 
 use crate::commands::soak::Soak;
 use crate::commands::{ToolError, failed};
@@ -14,8 +15,11 @@ const PORT: u16 = 2379;
 
 /// The rate of a slow link.
 const SLOW: Rate = Rate {
-    bits_per_second: 1_000_000,
+    bits_per_second: 10_000_000,
 };
+
+/// Where etcd keeps its data, which nobody needs once `soak` has ended: each write waits for a disk otherwise.
+const MEMORY: &str = "/dev/shm";
 
 /// How many lines of etcd's are shown where it has ended.
 const LINES_SHOWN: usize = 5;
@@ -27,6 +31,7 @@ pub(super) struct Cluster {
     /// What etcd writes.
     output: PathBuf,
     network: Network,
+    _data: TempDir,
 }
 
 impl Cluster {
@@ -35,6 +40,7 @@ impl Cluster {
         let network = Network::create(soak.options.machines as usize).map_err(no_network)?;
         let output = soak.folder.path().join("etcd");
         std::fs::create_dir_all(&output).map_err(failed)?;
+        let data = tempfile::tempdir_in(MEMORY).map_err(failed)?;
         let mut command = network.command_at_switch(Path::new("etcd"));
         forget_ranks(&mut command);
         // Settings of another etcd of this machine.
@@ -45,7 +51,7 @@ impl Cluster {
         let (clients, peers) = (format!("http://{SWITCH}:{PORT}"), "http://127.0.0.1:2380");
         command
             .args(["--name", "soak", "--data-dir"])
-            .arg(output.join("data"))
+            .arg(data.path())
             .args(["--listen-client-urls", &clients])
             .args(["--advertise-client-urls", &clients])
             .args(["--listen-peer-urls", peers])
@@ -59,6 +65,7 @@ impl Cluster {
             etcd,
             output,
             network,
+            _data: data,
         })
     }
 
