@@ -13,7 +13,7 @@ use everburn_collectives::sync::lock;
 use crate::config::DdpConfig;
 use crate::ddp::{Ddp, Way};
 use crate::error::DdpError;
-use crate::objects::all_gather_object;
+use crate::objects::find_different_text;
 use crate::replicas::{self, TensorDescription, TensorKind};
 use crate::sharding::ShardStage;
 
@@ -28,18 +28,17 @@ pub(crate) fn check_equal_structure(
     }
     let mut text = tensors.iter().map(|t| format!("{t}\n")).collect::<String>();
     text.push_str(config);
-    let all = all_gather_object::<String>(group, &text)?;
-    let Some(rank) = all.iter().position(|text| *text != all[0]) else {
+    let Some((rank, [ours, theirs])) = find_different_text(group, &text)? else {
         return Ok(());
     };
-    let pairs = all[0].lines().zip(all[rank].lines());
+    let pairs = ours.lines().zip(theirs.lines());
     let position = pairs.take_while(|(ours, theirs)| ours == theirs).count();
     let name = |text: &str| text.lines().nth(position).unwrap_or("missing").to_string();
     Err(DdpError::DifferentModels {
         rank,
         position,
-        ours: name(&all[0]),
-        theirs: name(&all[rank]),
+        ours: name(&ours),
+        theirs: name(&theirs),
     })
 }
 

@@ -125,7 +125,7 @@ pub use loader::{
     SampleRng, ShareOfBatch, Weigh,
 };
 pub use module_ranks::ModuleRanks;
-pub use objects::all_gather_object;
+pub use objects::{all_gather_object, find_different_text};
 pub use outer_loop::{
     FragmentInFlight, OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep,
     OuterStream,

@@ -3,6 +3,7 @@
 use everburn_collectives::group::ProcessGroup;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
 
 use crate::error::DdpError;
 
@@ -41,6 +42,37 @@ pub fn all_gather_object<T: DeserializeOwned>(
     all.map(read).collect()
 }
 
+/// The first rank whose text is not rank 0's, with both texts; `None` where all ranks have the same. All ranks call it. They
+/// compare hashes, and exchange the texts only where these differ.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
+/// use everburn::collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn::distributed::find_different_text;
+///
+/// let group = ProcessGroup::alone(GroupOptions::default());
+/// assert_eq!(find_different_text(&group, "learning_rate = 0.1")?, None);
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+///
+/// # Errors
+/// [`DdpError::Collective`] if the exchange fails.
+pub fn find_different_text(
+    group: &ProcessGroup,
+    own: &str,
+) -> Result<Option<(usize, [String; 2])>, DdpError> {
+    let hashes = group.all_gather(Sha256::digest(own).to_vec()).wait()?;
+    let Some(rank) = hashes.iter().position(|hash| *hash != hashes[0]) else {
+        return Ok(None);
+    };
+    let mut texts = all_gather_object::<String>(group, &own)?;
+    let texts = [
+        std::mem::take(&mut texts[0]),
+        std::mem::take(&mut texts[rank]),
+    ];
+    Ok(Some((rank, texts)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +97,19 @@ mod tests {
                 error.starts_with("the object of rank 2 cannot be exchanged"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn the_first_text_that_is_not_that_of_rank_0_is_found_by_all() {
+        let found = on_ranks(3, |group| {
+            let same = find_different_text(&group, "same").unwrap();
+            let own = ["a", "a", "b"][group.rank()];
+            (same, find_different_text(&group, own).unwrap())
+        });
+        for (same, different) in found {
+            assert_eq!(same, None);
+            assert_eq!(different, Some((2, ["a", "b"].map(str::to_owned))));
         }
     }
 }

@@ -28,16 +28,22 @@ pub(crate) fn agree_on_newest(
         (None, 0) => Err("`Trainer::resume` needs a run directory".to_string()),
         _ => Ok(Checkpoint::default()),
     };
-    share(group, 0, found)
+    let others = (1..group.world_size()).collect::<Vec<_>>();
+    let shared = share(group, 0, &others, found)?;
+    shared.ok_or_else(|| TrainError::Config("no checkpoint was given to this rank".to_string()))
 }
 
-/// All ranks are given the checkpoint that rank `source` has `found`, or its error; what the others say
-/// that they found does not count.
+/// The tag of a checkpoint's bytes.
+const TAG: u64 = u64::from_be_bytes(*b"checkpnt");
+
+/// The ranks `takers` are given the checkpoint that rank `source` has `found`, or all ranks its error; what the others say
+/// that they found does not count. `None` where this rank is neither.
 pub(crate) fn share(
     group: &ProcessGroup,
     source: usize,
+    takers: &[usize],
     found: Result<Checkpoint, String>,
-) -> Result<Checkpoint, TrainError> {
+) -> Result<Option<Checkpoint>, TrainError> {
     let lengths = found.as_ref().map(|checkpoint| {
         let files = checkpoint
             .files
@@ -47,18 +53,41 @@ pub(crate) fn share(
     });
     type Head = Result<(Progress, Vec<(String, usize)>), String>;
     let mut heads = all_gather_object::<Head>(group, &lengths)?;
-    let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
-    let bodies = group.all_gather_varied::<u8>(body.unwrap_or_default());
-    let bodies = bodies.wait()?;
     let head = heads.swap_remove(source);
     let (progress, lengths) = head.map_err(TrainError::Config)?;
-    let files = files_of(lengths, &bodies[source]).ok_or_else(|| {
+    let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
+    let ranks = [&[source], takers].concat();
+    let Some(body) = pass_on(group, &ranks, body.unwrap_or_default())? else {
+        return Ok(None);
+    };
+    let files = files_of(lengths, &body).ok_or_else(|| {
         let problem = "gave a checkpoint whose bytes are not as many as its files have";
         TrainError::Config(format!(
             "rank {source} {problem}: start every rank with the same program"
         ))
     })?;
-    Ok(Checkpoint { progress, files })
+    Ok(Some(Checkpoint { progress, files }))
+}
+
+/// Gives the bytes of the first of `ranks` to the rest of them, each of which passes them on to two others: a binary tree.
+fn pass_on(
+    group: &ProcessGroup,
+    ranks: &[usize],
+    own: Vec<u8>,
+) -> Result<Option<Vec<u8>>, TrainError> {
+    let Some(place) = ranks.iter().position(|rank| *rank == group.rank()) else {
+        return Ok(None);
+    };
+    let bytes = match place {
+        0 => own,
+        _ => group.recv(ranks[(place - 1) / 2], TAG).wait()?,
+    };
+    let below = ranks.iter().skip(2 * place + 1).take(2);
+    let sent = below.map(|rank| group.send(bytes.clone(), *rank, TAG));
+    for sent in sent.collect::<Vec<_>>() {
+        sent.wait()?;
+    }
+    Ok(Some(bytes))
 }
 
 /// The files of a checkpoint, whose contents follow each other in `bytes`; `None` if they are not as long as `lengths` say.

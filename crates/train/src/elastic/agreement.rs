@@ -1,7 +1,7 @@
 //! Ranks that run different things are found before they train together.
 
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::all_gather_object;
+use everburn_distributed::find_different_text;
 
 use crate::config::TrainingConfig;
 use crate::config::checkpoint_failure::OnCheckpointFailure;
@@ -49,14 +49,13 @@ impl Agreement {
         if group.world_size() == 1 {
             return Ok(());
         }
-        let all = all_gather_object::<String>(group, &self.lines)?;
-        let Some(rank) = all.iter().position(|lines| *lines != all[0]) else {
+        let Some((rank, [ours, theirs])) = find_different_text(group, &self.lines)? else {
             return Ok(());
         };
         // A rank that ends before another has heard all is a lost one to it, whose exit code would hide this one's. Of a rank
         // that has ended here nothing is needed any more.
         let _ = group.barrier().wait();
-        let (ours, theirs) = difference(&all[0], &all[rank]);
+        let (ours, theirs) = difference(&ours, &theirs);
         Err(TrainError::DifferentRuns { rank, ours, theirs })
     }
 }

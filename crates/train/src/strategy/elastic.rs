@@ -219,9 +219,12 @@ impl RankLoop {
         let any_has_entered = furthest[0] > 0;
         if !any_has_entered {
             model = self.resume_together(model)?;
-        } else if all.iter().any(|position| position != furthest) {
-            let source = all.iter().position(|position| position == furthest);
-            model = self.share_from(model, source.unwrap_or(0), own == *furthest)?;
+        } else {
+            let (have_it, takers): (Vec<_>, Vec<_>) =
+                (0..all.len()).partition(|rank| all[*rank] == *furthest);
+            if !takers.is_empty() {
+                model = self.share_from(model, have_it[0], &takers)?;
+            }
         }
         // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
         self.elastic.interrupted |= any_has_entered && !self.elastic.entered;
@@ -265,12 +268,12 @@ impl RankLoop {
         self.resume(model, &checkpoint)
     }
 
-    /// All are given the state of rank `source`; those who have it already keep their own.
+    /// The ranks `takers` are given the state of rank `source`, which all others have already.
     pub(super) fn share_from(
         &mut self,
         model: AnyModel,
         source: usize,
-        has_it: bool,
+        takers: &[usize],
     ) -> Result<AnyModel, TrainError> {
         let group = self.setup.group.clone();
         let found = match group.rank() == source {
@@ -280,7 +283,7 @@ impl RankLoop {
             }
             false => Ok(Checkpoint::default()),
         };
-        let checkpoint = share(&group, source, found)?;
+        let checkpoint = share(&group, source, takers, found)?;
         let started = self.setup.started;
         let standing = Standing {
             outcome: LoopOutcome {
@@ -293,9 +296,10 @@ impl RankLoop {
         let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
         let standing = serde_json::to_vec(&standing).map_err(wrong)?;
         let standing = group.all_gather_varied(standing).wait()?;
-        if has_it {
-            return Ok(model);
-        }
+        let checkpoint = match checkpoint {
+            Some(checkpoint) if group.rank() != source => checkpoint,
+            _ => return Ok(model),
+        };
         let mut standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
         self.elastic.recent = std::mem::take(&mut standing.recent);
         let finished_at = Instant::now().checked_sub(standing.since_step);

@@ -77,7 +77,7 @@ impl RankLoop {
                 });
             }
         }
-        self.share_from(model, source, has_it)
+        self.share_from(model, source, &ranks)
     }
 
     /// The number by which the user knows each rank.
