@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::group::{ProcessGroup, Work};
 use everburn_distributed::all_gather_object;
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
@@ -36,6 +36,9 @@ pub(crate) fn agree_on_newest(
 /// The tag of a checkpoint's bytes.
 const TAG: u64 = u64::from_be_bytes(*b"checkpnt");
 
+/// How many of its bytes are passed on at once.
+const PART: usize = 16 << 20;
+
 /// The ranks `takers` are given the checkpoint that rank `source` has `found`, or all ranks its error; what the others say
 /// that they found does not count. `None` where this rank is neither.
 pub(crate) fn share(
@@ -57,36 +60,46 @@ pub(crate) fn share(
     let (progress, lengths) = head.map_err(TrainError::Config)?;
     let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
     let ranks = [&[source], takers].concat();
-    let Some(body) = pass_on(group, &ranks, body.unwrap_or_default())? else {
-        return Ok(None);
-    };
-    let files = files_of(lengths, &body).ok_or_else(|| {
+    let contradiction = || {
         let problem = "gave a checkpoint whose bytes are not as many as its files have";
         TrainError::Config(format!(
             "rank {source} {problem}: start every rank with the same program"
         ))
-    })?;
+    };
+    let mut of_files = lengths.iter().map(|(_, length)| *length);
+    let length = of_files.try_fold(0_usize, usize::checked_add);
+    let length = length.ok_or_else(contradiction)?;
+    let Some(body) = pass_on(group, &ranks, body.unwrap_or_default(), length)? else {
+        return Ok(None);
+    };
+    let files = files_of(lengths, &body).ok_or_else(contradiction)?;
     Ok(Some(Checkpoint { progress, files }))
 }
 
-/// Gives the bytes of the first of `ranks` to the rest of them, each of which passes them on to two others: a binary tree.
+/// Gives the `length` bytes of the first of `ranks` to the rest of them, each of which passes them on to two others: a
+/// binary tree.
 fn pass_on(
     group: &ProcessGroup,
     ranks: &[usize],
-    own: Vec<u8>,
+    mut bytes: Vec<u8>,
+    length: usize,
 ) -> Result<Option<Vec<u8>>, TrainError> {
     let Some(place) = ranks.iter().position(|rank| *rank == group.rank()) else {
         return Ok(None);
     };
-    let bytes = match place {
-        0 => own,
-        _ => group.recv(ranks[(place - 1) / 2], TAG).wait()?,
-    };
-    let below = ranks.iter().skip(2 * place + 1).take(2);
-    let sent = below.map(|rank| group.send(bytes.clone(), *rank, TAG));
-    for sent in sent.collect::<Vec<_>>() {
-        sent.wait()?;
+    let mut sent: Vec<Work<()>> = Vec::new();
+    for begin in (0..length).step_by(PART) {
+        if place > 0 {
+            bytes.extend(group.recv::<u8>(ranks[(place - 1) / 2], TAG).wait()?);
+        }
+        // Not more than a part waits to be sent.
+        sent.drain(..).try_for_each(Work::wait)?;
+        let part = bytes[begin.min(bytes.len())..].iter().take(PART);
+        let part = part.copied().collect::<Vec<u8>>();
+        let below = ranks.iter().skip(2 * place + 1).take(2);
+        sent.extend(below.map(|rank| group.send(part.clone(), *rank, TAG)));
     }
+    sent.into_iter().try_for_each(Work::wait)?;
     Ok(Some(bytes))
 }
 
@@ -104,7 +117,34 @@ fn files_of(lengths: Vec<(String, usize)>, bytes: &[u8]) -> Option<BTreeMap<Stri
 
 #[cfg(test)]
 mod tests {
+    use everburn_collectives::group::GroupOptions;
+
     use super::*;
+
+    #[test]
+    fn bytes_reach_every_taker_in_parts_and_nobody_else() {
+        let bytes: Vec<u8> = (0..PART + 7).map(|place| (place % 251) as u8).collect();
+        let ranks = [2, 0, 1, 5, 6, 3];
+        let groups = ProcessGroup::over_threads(7, GroupOptions::default());
+        let given = std::thread::scope(|scope| {
+            let threads = groups.into_iter().map(|group| {
+                let own = match group.rank() == ranks[0] {
+                    true => bytes.clone(),
+                    false => Vec::new(),
+                };
+                let length = bytes.len();
+                scope.spawn(move || pass_on(&group, &ranks, own, length).unwrap())
+            });
+            let threads = threads.collect::<Vec<_>>().into_iter();
+            threads
+                .map(|thread| thread.join().unwrap())
+                .collect::<Vec<_>>()
+        });
+        for (rank, given) in given.into_iter().enumerate() {
+            let expected = ranks.contains(&rank).then(|| bytes.clone());
+            assert!(given == expected, "rank {rank}");
+        }
+    }
 
     #[test]
     fn lengths_that_contradict_the_bytes_give_no_files() {
