@@ -9,6 +9,7 @@ use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
+use sha2::{Digest as _, Sha256};
 
 use crate::config::DdpConfig;
 use crate::ddp::{Ddp, Way};
@@ -42,7 +43,8 @@ pub(crate) fn check_equal_structure(
     })
 }
 
-/// Rank 0's tensors replace everybody's, a bucket's worth of bytes at a time.
+/// Rank 0's tensors replace everybody's, a bucket's worth of bytes at a time; where all ranks have the same already, only
+/// their hashes are exchanged.
 pub(crate) fn broadcast_state<M: Module>(
     model: M,
     group: &ProcessGroup,
@@ -51,8 +53,16 @@ pub(crate) fn broadcast_state<M: Module>(
     if group.world_size() == 1 {
         return Ok(model);
     }
-    let state = replicas::read(&model)?.into_iter();
-    let values = broadcast(state.map(|(_, data)| data), group, bucket_bytes)?;
+    let state = replicas::read(&model)?;
+    let mut hash = Sha256::new();
+    for (_, data) in &state {
+        hash.update(data.as_bytes());
+    }
+    let hashes = group.all_gather(hash.finalize().to_vec()).wait()?;
+    if hashes.iter().all(|theirs| *theirs == hashes[0]) {
+        return Ok(model);
+    }
+    let values = broadcast(state.into_iter().map(|(_, data)| data), group, bucket_bytes)?;
     Ok(replicas::replace(model, values))
 }
 

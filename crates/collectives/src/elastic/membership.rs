@@ -171,11 +171,9 @@ impl Membership {
         };
         loop {
             let newest = self.newest().map_err(|e| self.failed(e))?;
-            let (before, expected) = newest.map_or((0, self.options.max), |(newest, _)| {
-                (newest.number, newest.members.len())
-            });
-            let number = before + 1;
-            let outcome = self.take_part(&me, number, expected);
+            let newest = newest.map(|(newest, _)| newest);
+            let number = 1 + newest.as_ref().map_or(0, |newest| newest.number);
+            let outcome = self.take_part(&me, number, newest.as_ref());
             if outcome.is_err() {
                 // If this fails too, the launcher records that the process has ended.
                 let _ = self.store.delete(&keys::joined(number, me.slot));
@@ -227,13 +225,13 @@ impl Membership {
         Ok(newest)
     }
 
-    /// Takes part in the round of generation `number`, in which `expected` processes may join, until it closes. `None`:
-    /// the round is over already.
+    /// Takes part in the round of generation `number`, which follows `before`, until it closes. `None`: the round is over
+    /// already.
     fn take_part(
         &self,
         me: &Member,
         number: u64,
-        expected: usize,
+        before: Option<&Generation>,
     ) -> Result<Option<Generation>, ElasticError> {
         let failed = |source| self.failed(source);
         self.refuse_if_over(me, number)?;
@@ -251,17 +249,24 @@ impl Membership {
         let began = runtime::now();
         let mut broken_since = None;
         let mut notice = WaitNotice::new();
-        if let Some(place) = place.filter(|place| (2..expected).contains(place)) {
+        let expected = before.map_or(self.options.max, |before| before.members.len());
+        let turn = match place {
+            Some(place) => Some(place).filter(|place| *place < expected),
+            None => before
+                .and_then(|before| before.rank_of(me))
+                .map(|rank| rank + 1),
+        };
+        if let Some(turn) = turn.filter(|turn| *turn > 1) {
             // Others are still to come, and one looks already. Each look reads all slots.
-            self.wait_for_close(place, number).map_err(failed)?;
+            self.wait_for_close(turn, number).map_err(failed)?;
         }
         loop {
-            self.refuse_if_over(me, number)?;
             let newest = self.newest().map_err(failed)?;
             let (newest, bytes) = newest.unzip();
             if let Some(newest) = newest.as_ref().filter(|newest| newest.number >= number) {
                 return Ok((newest.number == number).then(|| newest.clone()));
             }
+            self.refuse_if_over(me, number)?;
             let view = RoundView::read(store, number, self.options.max).map_err(failed)?;
             let mut assessment = view.assess(newest.as_ref());
             assessment.locate(self.options.ranks_per_machine);

@@ -22,7 +22,7 @@ pub(super) struct RoundStore {
     own: PrefixStore,
     generation: u64,
     others: Vec<Member>,
-    looked: Mutex<Option<Instant>>,
+    looked: Mutex<Instant>,
     /// How often this process looks.
     interval: Duration,
 }
@@ -39,22 +39,22 @@ impl RoundStore {
         Self {
             own,
             generation,
-            // The round has closed just now. In a large job a first look of all members would be a storm.
-            looked: Mutex::new((members.len() >= MEMBERS).then(runtime::now)),
+            // The round has closed just now, and a first look of all members would be a storm.
+            looked: Mutex::new(runtime::now()),
             others: members,
             interval: LOOK.saturating_mul(factor),
         }
     }
 
     /// Fails once this generation cannot form any more, or will not last: one round trip, and none soon after the
-    /// last.
+    /// last one, or after the round has closed.
     fn whole(&self) -> Result<(), StoreError> {
         let mut looked = lock(&self.looked);
-        if looked.is_some_and(|looked| runtime::elapsed(looked) < self.interval) {
+        if runtime::elapsed(*looked) < self.interval {
             return Ok(());
         }
         self.look()?;
-        *looked = Some(runtime::now());
+        *looked = runtime::now();
         Ok(())
     }
 
