@@ -145,9 +145,12 @@ impl Ddp {
         config.validate()?;
         let tensors = replicas::describe(&model);
         check_equal_structure(&group, &tensors, &format!("{config:?} {way:?}"))?;
-        let model = match &values {
+        let (model, were_equal) = match &values {
             None => broadcast_state(model, &group, config.bucket_bytes)?,
-            Some(values) => begin_with(model, &group, config.bucket_bytes, &tensors, &**values)?,
+            Some(values) => {
+                let model = begin_with(model, &group, config.bucket_bytes, &tensors, &**values)?;
+                (model, false)
+            }
         };
         let (parameters, tied) = trained(tensors);
         check_types(&parameters, way.is_hooked(&config))?;
@@ -182,7 +185,9 @@ impl Ddp {
         let ddp = Self {
             shared: Arc::new(shared),
         };
-        ddp.verify_first_values(&model)?;
+        if !were_equal {
+            ddp.verify_first_values(&model)?;
+        }
         Ok((ddp, model))
     }
 

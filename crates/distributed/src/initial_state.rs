@@ -9,7 +9,6 @@ use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
-use sha2::{Digest as _, Sha256};
 
 use crate::config::DdpConfig;
 use crate::ddp::{Ddp, Way};
@@ -43,27 +42,23 @@ pub(crate) fn check_equal_structure(
     })
 }
 
-/// Rank 0's tensors replace everybody's, a bucket's worth of bytes at a time; where all ranks have the same already, only
-/// their hashes are exchanged.
+/// Rank 0's tensors replace everybody's, a bucket's worth of bytes at a time. Where all ranks have the same already, which is
+/// what the second value says, only their fingerprints are exchanged.
 pub(crate) fn broadcast_state<M: Module>(
     model: M,
     group: &ProcessGroup,
     bucket_bytes: usize,
-) -> Result<M, DdpError> {
+) -> Result<(M, bool), DdpError> {
     if group.world_size() == 1 {
-        return Ok(model);
+        return Ok((model, true));
     }
     let state = replicas::read(&model)?;
-    let mut hash = Sha256::new();
-    for (_, data) in &state {
-        hash.update(data.as_bytes());
-    }
-    let hashes = group.all_gather(hash.finalize().to_vec()).wait()?;
-    if hashes.iter().all(|theirs| *theirs == hashes[0]) {
-        return Ok(model);
+    let hashes = state.iter().map(|(_, data)| replicas::fingerprint(data));
+    if replicas::first_difference(hashes, group)?.is_none() {
+        return Ok((replicas::tie(model), true));
     }
     let values = broadcast(state.into_iter().map(|(_, data)| data), group, bucket_bytes)?;
-    Ok(replicas::replace(model, values))
+    Ok((replicas::replace(model, values), false))
 }
 
 fn broadcast(

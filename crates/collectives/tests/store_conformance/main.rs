@@ -79,6 +79,13 @@ fn values_and_counters(store: &dyn Store) {
     for name in names.iter().step_by(2) {
         store.set(name, b"x").unwrap();
     }
+    // All of them, and a part that has many others between its first and its last.
+    for wanted in [&names[..], &names[..40]] {
+        let found = store.try_get_many(wanted).unwrap();
+        let there: Vec<bool> = found.iter().map(Option::is_some).collect();
+        let expected: Vec<bool> = (0..wanted.len()).map(|place| place % 2 == 0).collect();
+        assert_eq!(there, expected);
+    }
     store.delete_many(&names).unwrap();
     let left = store.try_get_many(&names).unwrap();
     assert!(left.iter().all(Option::is_none), "{left:?}");

@@ -10,8 +10,8 @@ use crate::elastic::member::{Generation, Member};
 use crate::store::{StoreError, entry};
 use crate::sync::lock;
 
-/// The polling interval of the first waiting process, by slots. The last process to join closes the
-/// round itself, so this delay matters only when a process has died meanwhile.
+/// The polling interval of the first waiting process, by slots, which closes the round as soon as it sees that nobody else is
+/// expected. Where processes are counted, the last one that joins closes it.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The longest polling interval. It grows with the square of the position among the waiting slots, so that the load on

@@ -63,18 +63,25 @@ impl EtcdStore {
     ) -> Result<ReadResult, StoreError> {
         self.check_lease(operation)?;
         let mut bytes = 0;
-        let taken = keys.iter().take(MOST_OPERATIONS).take_while(|key| {
+        let taken = keys.iter().take_while(|key| {
             bytes += self.namespace.len() + key.len();
             bytes <= MOST_KEY_BYTES
         });
-        let full: Vec<Vec<u8>> = taken.map(|key| self.full(key)).collect();
-        let together = self.read_spans(operation, &Span::together(&full), deadline)?;
-        let (found, revision) = match together {
-            Some(found) => found,
-            None => self
-                .read_spans(operation, &Span::each(&full), deadline)?
-                .ok_or_else(|| self.gateway.malformed("it keeps a key back"))?,
+        let mut full: Vec<Vec<u8>> = taken.map(|key| self.full(key)).collect();
+        let spans = Span::together(&full);
+        let together = match spans.len() <= MOST_OPERATIONS {
+            true => self.read_spans(operation, &spans, deadline)?,
+            false => None,
         };
+        let found = match together {
+            Some(found) => Some(found),
+            None => {
+                full.truncate(MOST_OPERATIONS);
+                self.read_spans(operation, &Span::each(&full), deadline)?
+            }
+        };
+        let (found, revision) =
+            found.ok_or_else(|| self.gateway.malformed("it keeps a key back"))?;
         let values = full
             .iter()
             .zip(keys)
