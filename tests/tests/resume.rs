@@ -264,6 +264,17 @@ fn more_epochs_stretch_the_cosine_schedule_of_a_run() {
 }
 
 #[test]
+fn more_epochs_after_a_warm_up_warn_of_no_schedule() {
+    let folder = tempfile::tempdir().unwrap();
+    Everburn::train(folder.path(), "mlp")
+        .words("--epochs 1 --warmup-steps 0.25 --run-dir run")
+        .succeed();
+    // The warm-up of 24 steps would be over, too.
+    let ended = resume(folder.path(), "run", "3", "1").succeeded();
+    assert!(!ended.stderr.contains("was that of"), "{ended}");
+}
+
+#[test]
 fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
     for ranks in ["1", "2"] {
         let folder = tempfile::tempdir().unwrap();

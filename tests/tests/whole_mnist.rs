@@ -48,12 +48,13 @@ fn with_batch_norm_and_dropout_on_four_ranks() {
     reaches(0.98, "mnist-bn", "4");
 }
 
-/// The bits are the same on any number of ranks, which other tests show.
+/// The bits are the same on any number of ranks, which other tests show. Two seeds have reached 99.23 % and 99.05 %, and chance
+/// alone moves the share of 10,000 samples by 0.1 points: the bound is two of those below the lower one.
 #[test]
 #[ignore = "takes minutes; `cargo xtask check --long` runs it"]
 fn long_alone_and_on_two_and_four_ranks() {
     for ranks in ["1", "2", "4"] {
-        reaches(0.99, "mnist", ranks);
+        reaches(0.988, "mnist", ranks);
     }
 }
 

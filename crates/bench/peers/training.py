@@ -37,7 +37,7 @@ class Recipe:
 
 # By name.
 MODELS = {
-    "mnist": Recipe(4e-3),
+    "mnist": Recipe(6e-3),
     "mnist-bn": Recipe(3e-3),
     "gpt-nano": Recipe(3e-3, (0.9, 0.99), 0.1, 1.0, is_text=True),
 }

@@ -1,7 +1,7 @@
 //! Data parallelism on Burn tensors.
 //!
-//! - [`Ddp`] keeps the replicas of a model equal: it broadcasts rank 0's parameters and averages gradients over the
-//!   samples of all ranks. It accompanies the model and does not wrap it, so parameter paths never change.
+//! - [`Ddp`] keeps the replicas of a model equal: it broadcasts rank 0's parameters where those of a rank differ, and averages
+//!   gradients over the samples of all ranks. It accompanies the model and does not wrap it, so parameter paths never change.
 //! - [`OuterLoop`] averages ranks that take many local steps: local SGD and DiLoCo.
 //! - [`ParameterShards`] shards optimizer state, gradients and parameters: ZeRO.
 //! - [`DistributedSampler`] splits the samples of each global batch over the ranks, equally or by [`RankWeights`].

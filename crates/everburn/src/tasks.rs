@@ -90,7 +90,7 @@ pub fn mnist() -> Images<Mnist> {
     Images::new("two convolutions and two linear layers", |device| {
         MnistConfig::new().init(device)
     })
-    // A rate that rises first and falls to zero may be four times the usual one, over batches twice as large.
+    // A rate that rises first and falls to zero may be six times the usual one, over batches twice as large.
     // The warm-up is a share of the run, so that short runs learn as well.
     .with_preset(toml::toml! {
         [training]
@@ -99,7 +99,7 @@ pub fn mnist() -> Images<Mnist> {
         [training.schedule_numbers]
         warmup_steps = 0.08
         [training.optimizer]
-        learning_rate = 0.004
+        learning_rate = 0.006
     })
 }
 

@@ -170,9 +170,8 @@ pub struct TrainingConfig {
     /// The schedule of the learning rate: constant, cosine, linear or step [default: constant].
     #[arg(long = "lr-schedule", value_parser = kebab::<Schedule>)]
     pub schedule: Schedule,
-    /// The numbers of the schedule.
+    /// The numbers of the schedule. They are always written: a task's preset may have others.
     #[arg(skip)]
-    #[serde(skip_serializing_if = "is_default")]
     pub schedule_numbers: ScheduleNumbers,
     /// Exchange parameters after this many local steps of each rank (DiLoCo, local SGD), in place of gradients in
     /// each step. 0: gradients in each step [default: 0].

@@ -121,8 +121,9 @@ fn beyond_its_row(folder: &str, section: &str, name: &str) -> Option<String> {
             let short = rest.trim_start_matches('-');
             // The façade is `everburn` itself.
             let trained = burn && ["", "datasets", "models"].contains(&short);
-            crates.contains(&short)
-                || in_tests && (trained || short == "tests" || short.ends_with("-fake"))
+            // The other stand-ins have Burn.
+            let is_fake = short == "nccl-fake" || burn && short.ends_with("-fake");
+            crates.contains(&short) || in_tests && (trained || short == "tests" || is_fake)
         }
         None => burn || !is_burn(name),
     };
@@ -209,6 +210,9 @@ mod tests {
         let nccl = |section| complaints("crates/nccl/Cargo.toml", &of(section));
         assert!(nccl("dependencies").contains("under `[dev-dependencies]`"));
         assert_eq!(nccl("dev-dependencies"), "");
+        let burns = "[dev-dependencies]\neverburn-distributed-fake.workspace = true";
+        assert!(complaints("crates/nccl/Cargo.toml", burns).contains("nor on Burn"));
+        assert_eq!(complaints("crates/train/Cargo.toml", burns), "");
         let fake = of("dependencies");
         assert_eq!(complaints("tests/distributed-fake/Cargo.toml", &fake), "");
     }

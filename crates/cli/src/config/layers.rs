@@ -70,6 +70,7 @@ pub(super) fn layered(
         _ => tasks::find(&model).ok_or_else(|| unknown_model(&model))?,
     };
     let mut table = task.preset();
+    leave_out_schedule_numbers(&mut table, &file_layer);
     let flags = flags_layer(arguments, &model)?;
     let folder = init_from.unwrap_or(Path::new(""));
     let stated = adopted.clone();
@@ -92,6 +93,19 @@ pub(super) fn layered(
     }
     require_average(&table)?;
     Ok((task, table))
+}
+
+/// Takes the numbers of a schedule out of `preset` where the file names a schedule without any, as older runs did whose
+/// schedule had none.
+fn leave_out_schedule_numbers(preset: &mut Table, file: &Table) {
+    let section = file.get("training").and_then(Value::as_table);
+    let has = |key| section.is_some_and(|section| section.contains_key(key));
+    if !has("schedule") || has("schedule_numbers") {
+        return;
+    }
+    if let Some(Value::Table(training)) = preset.get_mut("training") {
+        training.remove("schedule_numbers");
+    }
 }
 
 /// What is wrong with a key of the configuration of `task`, by the `--set` or the file that has it.

@@ -64,16 +64,42 @@ fn a_learning_rate_that_the_schedule_of_a_preset_does_not_take_is_answered_with_
 
 #[test]
 fn the_resolved_configuration_repeats_itself() {
-    let arguments = arguments("mnist --early-stopping 3 --ranks 2");
-    let config = RunConfig::resolve(&arguments, None).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config.toml");
-    std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
-    let again = TrainArguments {
+    for words in [
+        "mnist --early-stopping 3 --ranks 2",
+        // The preset has a warm-up.
+        "mnist --warmup-steps 0",
+    ] {
+        let config = RunConfig::resolve(&arguments(words), None).unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(RunConfig::resolve(&from_file(path), None).unwrap(), config);
+    }
+}
+
+/// Nothing but `--config`.
+fn from_file(path: PathBuf) -> TrainArguments {
+    TrainArguments {
         config: Some(path),
         ..TrainArguments::default()
+    }
+}
+
+#[test]
+fn a_file_that_names_a_schedule_without_numbers_has_none_of_the_preset() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    let warmup = |training: &str| {
+        std::fs::write(&path, format!("model = 'mnist'\n[training]\n{training}")).unwrap();
+        let config = RunConfig::resolve(&from_file(path.clone()), None).unwrap();
+        config.training.schedule_numbers.warmup_steps
     };
-    assert_eq!(RunConfig::resolve(&again, None).unwrap(), config);
+    assert_eq!(warmup("schedule = 'cosine'"), 0.0);
+    assert_eq!(warmup("epochs = 2"), 0.08);
+    assert_eq!(
+        warmup("schedule = 'cosine'\nschedule_numbers.warmup_steps = 5"),
+        5.0
+    );
 }
 
 #[test]

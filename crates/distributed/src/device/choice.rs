@@ -114,7 +114,8 @@ impl Choice {
     ///
     /// # Errors
     /// [`DdpError::Backend`], on all ranks, if the requested backend is not available, or the ranks request
-    /// different ones; [`DdpError::Collective`] if the exchange fails.
+    /// different ones; [`DdpError::Object`] if a rank of another build requests what this one cannot read;
+    /// [`DdpError::Collective`] if the exchange fails.
     pub fn agree(
         group: &ProcessGroup,
         wanted: GradientBackend,

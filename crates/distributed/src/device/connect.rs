@@ -69,8 +69,8 @@ impl Connector {
     /// by the group itself.
     ///
     /// # Errors
-    /// [`DdpError::Backend`] if what was asked for cannot be; [`DdpError::Collective`] if the ranks cannot
-    /// be connected.
+    /// [`DdpError::Backend`] if what was asked for cannot be; [`DdpError::Object`] if a rank of another build asks
+    /// for what this one cannot read; [`DdpError::Collective`] if the ranks cannot be connected.
     pub fn connect(
         &self,
         group: &ProcessGroup,

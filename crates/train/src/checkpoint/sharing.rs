@@ -121,6 +121,46 @@ mod tests {
 
     use super::*;
 
+    /// What each of four ranks is given of what rank 1 has `found` and rank 2 takes.
+    fn shared(found: &Result<Checkpoint, String>) -> Vec<Result<Option<Checkpoint>, String>> {
+        let groups = ProcessGroup::over_threads(4, GroupOptions::default());
+        std::thread::scope(|scope| {
+            let threads = groups.into_iter().map(|group| {
+                let own = match group.rank() {
+                    1 => found.clone(),
+                    _ => Ok(Checkpoint::default()),
+                };
+                scope.spawn(move || share(&group, 1, &[2], own).map_err(|error| error.to_string()))
+            });
+            let threads = threads.collect::<Vec<_>>().into_iter();
+            threads.map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn a_checkpoint_without_bytes_reaches_its_taker_and_nobody_else() {
+        let checkpoint = Checkpoint {
+            progress: Progress {
+                step: 7,
+                ..Progress::default()
+            },
+            files: [("empty".to_owned(), Vec::new())].into(),
+        };
+        let given = shared(&Ok(checkpoint.clone()));
+        for (rank, given) in given.into_iter().enumerate() {
+            let expected = [1, 2].contains(&rank).then(|| checkpoint.clone());
+            assert_eq!(given, Ok(expected), "rank {rank}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_rank_that_gives_is_that_of_all() {
+        let why = "the checkpoint is damaged";
+        for (rank, given) in shared(&Err(why.to_owned())).into_iter().enumerate() {
+            assert_eq!(given, Err(why.to_owned()), "rank {rank}");
+        }
+    }
+
     #[test]
     fn bytes_reach_every_taker_in_parts_and_nobody_else() {
         let bytes: Vec<u8> = (0..PART + 7).map(|place| (place % 251) as u8).collect();

@@ -183,10 +183,13 @@ impl ScheduleNumbers {
         schedule.has_an_end() || (self.warmup_steps > 0.0 && self.warmup_steps < 1.0)
     }
 
-    /// How many of `total_steps` steps the warm-up takes.
+    /// How many of `total_steps` steps the warm-up takes; a share is rounded, and leaves at least one step.
     pub(crate) fn warmup_of(&self, total_steps: usize) -> usize {
         match self.warmup_steps < 1.0 {
-            true => (self.warmup_steps * total_steps as f64) as usize,
+            true => {
+                let steps = (self.warmup_steps * total_steps as f64).round() as usize;
+                steps.min(total_steps.saturating_sub(1))
+            }
             false => self.warmup_steps as usize,
         }
     }

@@ -37,7 +37,11 @@ impl TrainError {
             | Self::UnknownMetric { .. }
             | Self::Hook { .. }
             | Self::TooSlow(_)
-            | Self::Ddp(DdpError::Diverged { .. } | DdpError::DifferentModels { .. }) => true,
+            | Self::Ddp(
+                DdpError::Diverged { .. }
+                | DdpError::DifferentModels { .. }
+                | DdpError::Object { .. },
+            ) => true,
             _ => self.collective().is_some_and(|error| {
                 matches!(error.root_cause(), CollectiveError::Mismatch { .. })
             }),

@@ -3,6 +3,20 @@
 use super::*;
 
 #[test]
+fn ranks_of_different_builds_are_not_started_again() {
+    let object = DdpError::Object {
+        rank: 1,
+        reason: "missing field `step`".to_string(),
+    };
+    assert!(TrainError::Ddp(object).happens_again());
+    let backend = DdpError::Backend {
+        wanted: "nccl".to_string(),
+        reason: "there is no GPU".to_string(),
+    };
+    assert!(!TrainError::Ddp(backend).happens_again());
+}
+
+#[test]
 fn a_sample_of_the_validation_is_found_in_the_training_data() {
     let error = || TrainError::Data("sample 190 (batch 1 of an evaluation): NaN".to_string());
     let held_out = error().in_validation(Some(180)).to_string();

@@ -96,10 +96,9 @@ impl RankLoop {
         }
         let left = own.total_steps.saturating_sub(progress.step);
         let state = &mut self.setup.state;
+        // They may be the same: by a task's own schedule, and where a warm-up is over and the rate constant.
         let rates_differ = state.stretch_schedule(progress.scheduled_steps(), left);
-        // A task's own schedule may be the same for any number of steps.
-        let changes = rates_differ || !state.own_schedule;
-        if self.is_first() && changes && left > 0 {
+        if self.is_first() && rates_differ {
             let rate = self.setup.state.scheduler.clone().step().base();
             tracing::warn!(
                 "the {schedule} schedule of the learning rate was that of {} steps; from step {} on it is that of {}, and begins \

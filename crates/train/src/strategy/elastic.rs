@@ -352,13 +352,16 @@ mod tests {
 
     use super::*;
     use crate::metrics::rank_times::PastStep;
+    use crate::metrics::step_report::StepCost;
 
     #[test]
     fn a_rank_that_came_back_counts_times_and_losses_from_where_its_steps_are_counted_from() {
-        let past = Some(PastStep {
-            step: 20,
-            times: RankStep::default(),
-        });
+        let past = |step| {
+            Some(PastStep {
+                step,
+                times: RankStep::default(),
+            })
+        };
         let given = Standing {
             outcome: LoopOutcome {
                 resumed_after: Some((1, 20)),
@@ -366,20 +369,28 @@ mod tests {
                 said_to_diverge: true,
                 earlier: Duration::from_secs(100),
                 samples: 640,
-                past,
+                cost: StepCost {
+                    seconds: 60.0,
+                    ..StepCost::default()
+                },
+                past: past(20),
                 ..LoopOutcome::default()
             },
             ..Standing::default()
         };
         let given = serde_json::to_vec(&given).unwrap();
         let given: Standing = serde_json::from_slice(&given).unwrap();
-        let mut outcome = LoopOutcome::default();
+        let mut outcome = LoopOutcome {
+            past: past(15),
+            ..LoopOutcome::default()
+        };
         given.hand_over(&mut outcome, Duration::from_secs(2));
         assert_eq!(outcome.resumed_after, Some((1, 20)));
         assert_eq!(outcome.losses, Some([2.5, 0.5]));
         assert!(outcome.said_to_diverge, "the warning comes once");
         assert_eq!(outcome.samples, 640);
         assert_eq!(outcome.earlier, Duration::from_secs(98));
-        assert_eq!(outcome.past, None, "that is the other rank's");
+        assert_eq!(outcome.cost.seconds, 60.0);
+        assert_eq!(outcome.past, past(15), "its own, not the other rank's");
     }
 }

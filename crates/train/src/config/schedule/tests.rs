@@ -47,9 +47,13 @@ fn each_schedule_has_its_curve_behind_the_warm_up() {
     };
     let ten = rates(Schedule::Constant, share, 10).unwrap();
     close(&ten[..5], &all(&[0.8, 0.8]));
-    // None of a share of three.
+    // 0.3 steps are none.
+    let small = ScheduleNumbers {
+        warmup_steps: 0.1,
+        ..none
+    };
     assert_eq!(
-        rates(Schedule::Cosine, share, 3),
+        rates(Schedule::Cosine, small, 3),
         rates(Schedule::Cosine, none, 3)
     );
     assert!(
@@ -73,6 +77,25 @@ fn each_schedule_has_its_curve_behind_the_warm_up() {
         &rates(Schedule::Step, step, 8).unwrap(),
         &all(&[0.8, 0.8, 0.4, 0.4, 0.2]),
     );
+}
+
+#[test]
+fn a_share_of_the_steps_is_rounded_and_leaves_a_step() {
+    for (share, total, expected) in [
+        // Less than 29 in floating point.
+        (0.29, 100, 29),
+        (0.08, 1290, 103),
+        (0.3, 3, 1),
+        (0.9, 3, 2),
+        (0.9, 1, 0),
+        (0.9, 0, 0),
+    ] {
+        let numbers = ScheduleNumbers {
+            warmup_steps: share,
+            ..ScheduleNumbers::default()
+        };
+        assert_eq!(numbers.warmup_of(total), expected, "{share} of {total}");
+    }
 }
 
 #[test]
