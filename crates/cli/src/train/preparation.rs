@@ -11,7 +11,7 @@ use everburn_record::{Live, RUNS, folder_of_machine};
 use everburn_train::{ConfiguredTask, LoadedData};
 
 use super::earlier_run::{EarlierRun, Prepared, Replaced};
-use super::resume::{changed_ranks, changed_settings};
+use super::resume::{changed_ranks, changed_settings, check_same_weights};
 use super::run_in_use::{refuse_run_in_use, started_twice};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
@@ -253,6 +253,7 @@ fn announce_as_rank(
     loaded: &LoadedData,
 ) -> Result<(), CliError> {
     if arguments.resume {
+        check_same_weights(arguments)?;
         announce(config, loaded);
         return Ok(());
     }
@@ -312,6 +313,8 @@ pub(super) fn check(
     };
     if let Some(weights) = &arguments.init_from
         && arguments.ranks.node_rank.unwrap_or(0) == 0
+        // A resume has its checkpoint.
+        && !arguments.resume
         && !weights.exists()
     {
         return Err(CliError::usage_with_help(
