@@ -149,6 +149,9 @@ fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() 
     let line = "stopping on SIGUSR2, after the step that is under way if there is one, with a checkpoint: rank 0 has the \
                 signal";
     first.warns([line]);
+    first.prints([
+        "the job, started again with --resume --run-dir run, continues from the checkpoint",
+    ]);
     assert!(!second.stderr.contains("stopping on"), "{second}");
     let report = Run::new(folder.path().join("run")).report();
     let stopped = report["stopped"].as_str().unwrap();
@@ -279,7 +282,7 @@ fn what_a_rank_lacks_or_contradicts_is_named_before_anything_starts() {
                 .env("MASTER_PORT", "29500")
                 .env("EVERBURN_JOB_TOKEN", TOKEN)
                 .args(["--ranks", "2"]),
-            "this is a rank already",
+            "leave --ranks out; or start one process per machine",
         ),
         (
             three_steps(folder.path())
