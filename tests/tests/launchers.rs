@@ -49,6 +49,10 @@ where
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["world_size"], 2, "{report:#}");
     assert_eq!(report["steps"], 3, "{report:#}");
+    assert!(
+        !folder.path().join("run/logs").exists(),
+        "it would be empty"
+    );
     ended
 }
 
