@@ -3,6 +3,8 @@
 
 #[path = "launchers/batch_script.rs"]
 mod batch_script;
+#[path = "launchers/begin.rs"]
+mod begin;
 #[path = "launchers/torchrun.rs"]
 mod torchrun;
 
@@ -47,6 +49,10 @@ where
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["world_size"], 2, "{report:#}");
     assert_eq!(report["steps"], 3, "{report:#}");
+    assert!(
+        !folder.path().join("run/logs").exists(),
+        "it would be empty"
+    );
     ended
 }
 
@@ -147,6 +153,9 @@ fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() 
     let line = "stopping on SIGUSR2, after the step that is under way if there is one, with a checkpoint: rank 0 has the \
                 signal";
     first.warns([line]);
+    first.prints([
+        "the job, started again with --resume --run-dir run, continues from the checkpoint",
+    ]);
     assert!(!second.stderr.contains("stopping on"), "{second}");
     let report = Run::new(folder.path().join("run")).report();
     let stopped = report["stopped"].as_str().unwrap();
@@ -210,30 +219,6 @@ fn the_only_task_of_srun_says_that_it_starts_the_ranks_of_a_run() {
         let is_listed = ended.stdout.contains("ranks = 1 (was 2)");
         assert_eq!(is_listed, ranks == 1, "{ended}");
     }
-}
-
-#[test]
-fn weights_and_folders_that_rank_0_refuses_end_all_ranks_of_srun_alike() {
-    refused_on_rank_0(["--init-from", "none.safetensors"], "none.safetensors");
-    // No folder can be below a file.
-    refused_on_rank_0(["--run-dir", "file/run"], "file/run");
-}
-
-fn refused_on_rank_0(flag: [&str; 2], told: &str) {
-    let ended = on_a_free_port(|port| {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), "").unwrap();
-        let jobs = [0, 1].map(|rank| {
-            let command = three_steps(folder.path()).args(flag);
-            let command = command.env("EVERBURN_JOB_TOKEN", TOKEN);
-            command.envs(of_srun(rank, port)).start()
-        });
-        let ended = jobs.map(Job::wait);
-        (!ended.iter().any(Ended::lost_the_port)).then_some(ended)
-    });
-    let [first, second] = ended;
-    first.failed_with(2, &[told]);
-    second.failed_with(2, &["rank 0 cannot begin", told]);
 }
 
 #[test]
@@ -301,7 +286,7 @@ fn what_a_rank_lacks_or_contradicts_is_named_before_anything_starts() {
                 .env("MASTER_PORT", "29500")
                 .env("EVERBURN_JOB_TOKEN", TOKEN)
                 .args(["--ranks", "2"]),
-            "this is a rank already",
+            "leave --ranks out; or start one process per machine",
         ),
         (
             three_steps(folder.path())

@@ -49,6 +49,12 @@ fn flags_that_cannot_be_are_named_with_what_to_do() {
 }
 
 #[test]
+fn a_window_beyond_the_context_of_a_model_leads_to_the_longest() {
+    let refusal = "--set text.window=256 | text.window is 256, and the model sees 1 to 64 tokens at once | set at most 64";
+    assert_refused("gpt-nano", refusal);
+}
+
+#[test]
 fn gpus_that_are_not_there_offer_ranks_on_the_processor() {
     if std::path::Path::new("/proc/driver/nvidia/version").exists() {
         everburn_tests::skip("--gpus 2 without a GPU", "there is one");

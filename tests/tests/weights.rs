@@ -201,7 +201,8 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
         .args(["none/mlp.pt"])
         .refused(&["--output none/mlp.pt: there is no folder none"]);
     Everburn::new(here, exported).args(["mlp.pt"]).succeed();
-    Everburn::line(here, "import mlp.pt mlp --run-dir imported").succeed();
+    let imported = Everburn::line(here, "import mlp.pt mlp --run-dir imported").succeed();
+    imported.prints(["mlp reads pixels from 0 to 1: those of the file divided by 255"]);
     for checkpoint in ["best", "1"] {
         let export = ["export", "imported", "--to", "pytorch", "--checkpoint"];
         let messages = ["imported has no checkpoints", "leave --checkpoint out"];

@@ -36,7 +36,7 @@ pub(crate) use self::kernels::KernelFlags;
 pub(crate) use self::keys::{Given, OfEvaluation, OfImport, OfTraining};
 pub(crate) use self::monitoring::MonitoringFlags;
 pub(crate) use self::schedules::ScheduleFlag;
-pub(crate) use self::writing::{WritingFlags, show};
+pub(crate) use self::writing::{WritingFlags, for_terminal, show};
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]

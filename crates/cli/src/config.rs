@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use self::checks::refuse_flags_of_rounds;
-pub(crate) use self::flags::key_of;
+pub(crate) use self::flags::{first_weights, key_of};
 pub(crate) use self::layers::read_table;
 use self::layers::{fault, layered, unknown_model};
 use crate::arguments::{Strategy, TrainArguments};

@@ -9,20 +9,43 @@ use crate::arguments::keys::with_flags;
 use crate::error::CliError;
 use crate::tasks::tasks;
 
-/// Columns of a line of presets.
+/// Columns of a line.
 const WIDTH: usize = 80;
+
+/// Columns before what a task is.
+const INDENT: usize = 29;
 
 /// Prints the tasks with the parameter counts of their models, and their presets.
 pub(crate) fn run() -> Result<ExitCode, CliError> {
     say!("{:<15} {:>11}  what it is", "model", "parameters");
     for task in tasks() {
         let parameters = task.configure(&Table::new())?.num_params()?;
-        say!("{:<15} {parameters:>11}  {}", task.name(), task.summary());
+        let summary = wrapped(task.summary());
+        say!("{:<15} {parameters:>11}  {summary}", task.name());
         for line in preset(&task.preset()) {
             say!("{line}");
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A text in the columns after the indent.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut column) = (String::new(), INDENT);
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > INDENT && column + 1 + length > WIDTH {
+            lines.push('\n');
+            lines.push_str(&" ".repeat(INDENT));
+            column = INDENT;
+        } else if column > INDENT {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += length;
+    }
+    lines
 }
 
 /// The lines with what a model sets in place of the defaults.
@@ -54,6 +77,28 @@ fn preset(settings: &Table) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_task_is_ends_at_the_last_column() {
+        let text = "GPT-2: 12 layers of width 768, context 1024; --init-from FOLDER takes one of Hugging Face's";
+        let indent = " ".repeat(INDENT);
+        let shown = format!("{indent}{}", wrapped(text));
+        let lines = shown.lines().collect::<Vec<_>>();
+        assert!(
+            lines.len() == 2 && lines.iter().all(|line| line.len() <= WIDTH),
+            "{shown}"
+        );
+        assert!(
+            lines.iter().all(|line| line.starts_with(&indent)),
+            "{shown}"
+        );
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(words(&shown), words(text));
+    }
 
     #[test]
     fn a_preset_is_shown_as_flags_in_short_lines() {

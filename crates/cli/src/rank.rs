@@ -17,7 +17,9 @@ use everburn_launch::{
 use everburn_train::{RunDirectory, TrainError, compute_on_this_thread};
 
 use self::given::{AboutRanks, IN_TORCHRUN, LEFT_OVER, launches_in_a_rank};
-pub(crate) use self::given::{help_with_nodes, say_who_has_started, say_who_starts_ranks};
+pub(crate) use self::given::{
+    help_with_nodes, is_of_another_launcher, say_who_has_started, say_who_starts_ranks,
+};
 use crate::arguments::Command;
 use crate::arguments::keys::with_flags;
 use crate::config::RanksConfig;

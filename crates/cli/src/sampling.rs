@@ -6,7 +6,7 @@ use everburn_train::{
     TokenStream, TrainError,
 };
 
-use crate::arguments::WritingFlags;
+use crate::arguments::{WritingFlags, for_terminal};
 use crate::config::RunConfig;
 use crate::devices;
 use crate::error::CliError;
@@ -195,6 +195,8 @@ impl Writer {
                     ..Generation::default()
                 };
                 let written = self.write(model, &prompt, generation)?;
+                // The launcher passes it on to a terminal, which this rank does not see.
+                let written = for_terminal(&written);
                 let indented = written.trim_matches('\n').replace('\n', "\n    ");
                 Ok(Some(format!("sample after step {step}:\n    {indented}")))
             },

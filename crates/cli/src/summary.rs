@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::prelude::*;
+use crate::rank;
 use crate::trained::newest_progress;
 use everburn_launch::{EXIT_STALLED, JobFailure, Outcome, RankExit};
 use everburn_record::plain::word;
@@ -222,6 +223,10 @@ pub(crate) fn how_to_continue(run: &RunDirectory) -> String {
     let folder = run.path().display();
     let elsewhere = checkpoints_elsewhere(run.path());
     match (Place::newest_of(run.path()), elsewhere) {
+        (Some(place), None) if rank::is_of_another_launcher() => format!(
+            "the job, started again with --resume --run-dir {}, continues from the checkpoint {place}, on any number of ranks",
+            word(run.path())
+        ),
         (Some(place), elsewhere) => {
             let on_machines = || on_machines_as_before(run, "--resume");
             format!(

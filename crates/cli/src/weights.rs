@@ -37,22 +37,34 @@ fn is_alone(weights: &Path) -> bool {
     !is_pretrained(weights) && !is_run(described_by(weights))
 }
 
-/// A line about the settings that a file of weights does not show and that are not among those `given`, if there are any.
+/// Lines about the settings that a file of weights does not show and that are not among those `given`, and about an input that
+/// no setting changes, if there are any.
 fn assumed(config: &RunConfig, given: &Table, weights: &Path) -> Result<Option<String>, CliError> {
     if !is_alone(weights) {
         return Ok(None);
     }
-    let unshown = config.task()?.layout().unshown.into_iter();
-    let unset = unshown.filter(|(key, _)| get(given, key).is_none());
+    let layout = config.task()?.layout();
+    let unset = layout
+        .unshown
+        .into_iter()
+        .filter(|(key, _)| get(given, key).is_none());
     let unset: Vec<String> = unset
         .map(|(key, value)| format!("{key} = {value}"))
         .collect();
-    Ok((!unset.is_empty()).then(|| {
+    let unset = (!unset.is_empty()).then(|| {
         format!(
             "{}: a file of weights does not show these; set them by --set if the model has others",
             unset.join(", ")
         )
-    }))
+    });
+    let fixed = layout.fixed_input.map(|input| {
+        format!(
+            "{} reads {input}; no setting changes that, and weights that learned from others give wrong results",
+            config.model
+        )
+    });
+    let lines: Vec<String> = unset.into_iter().chain(fixed).collect();
+    Ok((!lines.is_empty()).then(|| lines.join("\n")))
 }
 
 /// Checks that the weights of `--init-from` are the model's, before anything is started. Returns a line about them, if

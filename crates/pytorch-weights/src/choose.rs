@@ -30,18 +30,31 @@ struct Met<'a> {
     usual: bool,
 }
 
-/// The tensors of the dict that holds the weights, by name.
+/// Which of a checkpoint's entries is read, by [`WeightsFile::entry`](crate::WeightsFile::entry). The keys to an entry have
+/// points between them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The entry that is read; empty where the file holds a state dict itself.
+    pub taken: String,
+    /// Others that hold tensors, and not the same; the first of them where they are many.
+    pub others: Vec<String>,
+}
+
+/// The tensors of the dict that holds the weights, by name, and which dict it is.
 ///
 /// # Errors
 /// [`WeightsError::Ambiguous`], and [`WeightsError::Pickle`] where there is none.
-pub(crate) fn state_dict<'a>(built: &Built<'a>) -> Result<BTreeMap<&'a [u8], u32>, WeightsError> {
+pub(crate) fn state_dict<'a>(
+    built: &Built<'a>,
+) -> Result<(BTreeMap<&'a [u8], u32>, Entry), WeightsError> {
     let Value::Dict(root) = built.root else {
         return Err(refuse("it holds no dict; save the model's state_dict()"));
     };
     let met = meet(built, root);
-    let mut candidates: Vec<usize> = (0..met.len())
+    let with_tensors: Vec<usize> = (0..met.len())
         .filter(|place| has_tensors(built, met[*place].dict))
         .collect();
+    let mut candidates = with_tensors.clone();
     if candidates.iter().any(|place| met[*place].usual) {
         candidates.retain(|place| met[*place].usual);
     }
@@ -73,7 +86,15 @@ pub(crate) fn state_dict<'a>(built: &Built<'a>) -> Result<BTreeMap<&'a [u8], u32
             return Err(WeightsError::Ambiguous { candidates: named });
         }
     }
-    Ok(tensors)
+    let others = with_tensors.into_iter();
+    let others = others.filter(|place| place != first && met[*place].parent.is_some());
+    let is_other = |place: &usize| !is_same(built, &tensors, met[*place].dict).unwrap_or(false);
+    let others = others.take(NAMED).filter(is_other);
+    let entry = Entry {
+        taken: path(&met, *first),
+        others: others.map(|place| path(&met, place)).collect(),
+    };
+    Ok((tensors, entry))
 }
 
 /// All dicts within [`DEEPEST`], each once.

@@ -70,6 +70,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
+pub use choose::Entry;
 pub use dtype::DType;
 pub use error::WeightsError;
 pub use write::{NewTensor, to_bytes};
@@ -88,6 +89,7 @@ const LONGEST_PICKLE: u64 = 256 << 20;
 pub struct WeightsFile<R = File> {
     archive: Archive<R>,
     tensors: BTreeMap<String, View>,
+    entry: Entry,
 }
 
 /// A tensor of a [`WeightsFile`].
@@ -171,7 +173,7 @@ impl<R: Read + Seek> WeightsFile<R> {
         }
         let program = archive.part(pickle, 0, size)?;
         let mut built = pickle::load(&program)?;
-        let chosen = choose::state_dict(&built)?;
+        let (chosen, entry) = choose::state_dict(&built)?;
         let mut tensors = BTreeMap::new();
         for (name, place) in chosen {
             // Texts of a pickle are UTF-8, or it was refused.
@@ -186,7 +188,16 @@ impl<R: Read + Seek> WeightsFile<R> {
                 .pay_bytes(size_of::<(String, View)>() + name.len())?;
             tensors.insert(name, view);
         }
-        Ok(Self { archive, tensors })
+        Ok(Self {
+            archive,
+            tensors,
+            entry,
+        })
+    }
+
+    /// The entry of a checkpoint that is read.
+    pub fn entry(&self) -> &Entry {
+        &self.entry
     }
 
     /// All tensors, in the order of their names.

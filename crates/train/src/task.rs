@@ -284,6 +284,12 @@ pub trait Task: Sized + Send + Sync + 'static {
         None
     }
 
+    /// How the model reads its input where no setting says it, as in "pixels from 0 to 1". Weights that have learned
+    /// otherwise fit all the same, so an import says it.
+    fn fixed_input(&self) -> Option<&'static str> {
+        None
+    }
+
     /// How the model comes from folders of Hugging Face's transformers and goes to them, for `--init-from FOLDER` and
     /// `export --to hugging-face`: `Some(PretrainedFormat::by_task())` of a task that implements [`Pretrained`].
     fn pretrained(&self) -> Option<PretrainedFormat<Self>> {

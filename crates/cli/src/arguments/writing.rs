@@ -56,10 +56,18 @@ pub(crate) fn show(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// The text for a file as it is, and for a terminal without control characters, which it would obey: a model may write any.
+/// The text for a file as it is.
 fn for_reader(text: &str, is_terminal: bool) -> Cow<'_, str> {
+    match is_terminal {
+        true => for_terminal(text),
+        false => text.into(),
+    }
+}
+
+/// The text without control characters, which a terminal would obey: a model may write any.
+pub(crate) fn for_terminal(text: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    match is_terminal && text.contains(is_obeyed) {
+    match text.contains(is_obeyed) {
         true => text.replace(is_obeyed, "\u{fffd}").into(),
         false => text.into(),
     }

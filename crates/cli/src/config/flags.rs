@@ -1,5 +1,7 @@
 //! What flags put into a configuration.
 
+use std::path::{Path, PathBuf};
+
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -14,12 +16,11 @@ use crate::pretrained::folder_of;
 pub(super) fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliError> {
     let mut layer = arguments.keys.table.clone();
     set(&mut layer, "model", &model)?;
-    if let Some(weights) = &arguments.init_from {
-        let weights = std::path::absolute(folder_of(weights))
-            .map_err(|error| CliError::usage(format!("--init-from: {error}")))?;
-        set(&mut layer, "init_from", &weights)?;
+    // A resume keeps the run's.
+    if let Some(weights) = arguments.init_from.as_deref().filter(|_| !arguments.resume) {
+        set(&mut layer, "init_from", &first_weights(weights)?)?;
     }
-    if !arguments.init_skip.is_empty() {
+    if !(arguments.init_skip.is_empty() || arguments.resume) {
         set(&mut layer, "init_skip", &arguments.init_skip)?;
     }
     add_schedules(&mut layer, &arguments.schedule)?;
@@ -28,6 +29,12 @@ pub(super) fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Tab
         assign(&mut layer, assignment)?;
     }
     Ok(layer)
+}
+
+/// What `--init-from` names, as it is recorded.
+pub(crate) fn first_weights(named: &Path) -> Result<PathBuf, CliError> {
+    std::path::absolute(folder_of(named))
+        .map_err(|error| CliError::usage(format!("--init-from: {error}")))
 }
 
 /// Adds the keys that follow from others in `layer` and from `flags`.

@@ -39,7 +39,7 @@ pub(super) fn layered(
     {
         return Err(CliError::usage_with_help(
             format!("the run is one of {of_run}, and {named} was named"),
-            "leave the model's name out: --resume takes all from the run",
+            "leave the model's name out: --resume takes all from the run; or name another --run-dir",
         ));
     }
     let in_file = file_layer.get("init_from").and_then(Value::as_str);

@@ -11,14 +11,14 @@ pub(super) fn note(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> 
     if let Some(index) = variable("JOB_COMPLETION_INDEX") {
         return Some(format!(
             "JOB_COMPLETION_INDEX is {index}, but WORLD_SIZE is not set: this pod trains alone; for one training of all pods set \
-             WORLD_SIZE and MASTER_ADDR in the manifest, or set EVERBURN_LAUNCHER=none"
+             WORLD_SIZE and MASTER_ADDR in the manifest; EVERBURN_LAUNCHER=none leaves this warning out"
         ));
     }
     let tasks = variable("SLURM_NTASKS")?.parse::<usize>().ok();
     let tasks = tasks.filter(|tasks| *tasks > 1)?;
     Some(format!(
         "SLURM_NTASKS is {tasks}, but srun has not started this process: it trains alone; start it by srun for {tasks} ranks, \
-         give --ranks, or set EVERBURN_LAUNCHER=none"
+         or give --ranks; EVERBURN_LAUNCHER=none leaves this warning out"
     ))
 }
 

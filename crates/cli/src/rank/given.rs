@@ -24,8 +24,8 @@ impl<'a> AboutRanks<'a> {
         }
     }
 
-    /// The flags that start ranks, as given, with their verb.
-    fn named(&self) -> String {
+    /// The flags that start ranks, as given.
+    fn named(&self) -> Vec<&'static str> {
         let flags = [
             ("--ranks", self.ranks),
             ("--gpus", self.flags.gpus.is_some()),
@@ -34,12 +34,10 @@ impl<'a> AboutRanks<'a> {
             ("--rendezvous", self.flags.rendezvous.is_some()),
             ("--store", self.flags.store.is_some()),
         ];
-        let named: Vec<&str> = flags
-            .into_iter()
+        let named = flags.into_iter();
+        named
             .filter_map(|(flag, is_given)| is_given.then_some(flag))
-            .collect();
-        let verb = if named.len() == 1 { "is" } else { "are" };
-        format!("{} {verb}", named.join(", "))
+            .collect()
     }
 
     pub(super) fn launch_ranks(&self) -> bool {
@@ -122,21 +120,29 @@ pub(super) const IN_TORCHRUN: &str = "leave --ranks and the flags of machines ou
      --no-python everburn ...); or start everburn without torchrun";
 
 pub(super) fn launches_in_a_rank(environment: &RankEnvironment, given: &AboutRanks) -> CliError {
+    let named = given.named();
+    let verb = if named.len() == 1 { "is" } else { "are" };
+    let named = named.join(", ");
     CliError::usage_with_help(
         format!(
-            "{} given, but this is a rank already: {}",
-            given.named(),
+            "{named} {verb} given, but this is a rank already: {}",
             environment.announcement()
         ),
         match environment.origin.started_by {
-            StartedBy::Variables => LEFT_OVER,
-            StartedBy::Torchrun => IN_TORCHRUN,
-            _ => {
-                "leave them out; or start one process per machine, with --nodes, --node-rank and --rendezvous; or set \
+            StartedBy::Variables => LEFT_OVER.to_owned(),
+            StartedBy::Torchrun => IN_TORCHRUN.to_owned(),
+            _ => format!(
+                "leave {named} out; or start one process per machine, with --nodes, --node-rank and --rendezvous; or set \
                  EVERBURN_LAUNCHER=none"
-            }
+            ),
         },
     )
+}
+
+/// Whether this process is a rank that another launcher or a person has started: what continues it is no command of its own.
+pub(crate) fn is_of_another_launcher() -> bool {
+    let rank = RankEnvironment::detect(variable).ok().flatten();
+    rank.is_some_and(|rank| rank.origin.started_by != StartedBy::Everburn)
 }
 
 /// What to do about `--nodes` without `--node-rank` in a rank of `srun` and its like, by the variables of the environment.

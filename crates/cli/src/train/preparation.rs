@@ -11,7 +11,7 @@ use everburn_record::{Live, RUNS, folder_of_machine};
 use everburn_train::{ConfiguredTask, LoadedData};
 
 use super::earlier_run::{EarlierRun, Prepared, Replaced};
-use super::resume::{changed_ranks, changed_settings};
+use super::resume::{changed_ranks, changed_settings, check_same_weights};
 use super::run_in_use::{refuse_run_in_use, started_twice};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
@@ -243,6 +243,10 @@ pub(super) fn run_of_rank(
     let prepared = announce_as_rank(config, arguments, loaded)
         .and_then(|()| prepare_run_directory(config, arguments, replaced));
     let run = prepared.as_ref().ok().map(|prepared| prepared.run.clone());
+    if let Some(run) = &run {
+        // What ranks write goes to the launcher that has started them. Logs of an earlier one keep the folder.
+        let _ = std::fs::remove_dir(run.logs());
+    }
     Ok((run, prepared.map(Some)))
 }
 
@@ -253,6 +257,7 @@ fn announce_as_rank(
     loaded: &LoadedData,
 ) -> Result<(), CliError> {
     if arguments.resume {
+        check_same_weights(arguments)?;
         announce(config, loaded);
         return Ok(());
     }
@@ -312,6 +317,8 @@ pub(super) fn check(
     };
     if let Some(weights) = &arguments.init_from
         && arguments.ranks.node_rank.unwrap_or(0) == 0
+        // A resume has its checkpoint.
+        && !arguments.resume
         && !weights.exists()
     {
         return Err(CliError::usage_with_help(

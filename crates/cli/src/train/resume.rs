@@ -1,13 +1,14 @@
 //! What a resume needs: a checkpoint that fits, and the weights that the run began with.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::prelude::*;
 use burn::prelude::Device;
 use everburn_record::plain::word;
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{
-    ConfiguredTask, LoadedData, parameter_differences, renderer, settings_by_path,
+    ConfiguredTask, LoadedData, Patterns, parameter_differences, renderer, settings_by_path,
 };
 use toml::Table;
 
@@ -15,7 +16,7 @@ use super::choose_display;
 use super::required_checkpoints::require_checkpoints;
 use super::run_in_use::started_twice;
 use crate::arguments::TrainArguments;
-use crate::config::RunConfig;
+use crate::config::{RunConfig, first_weights};
 use crate::error::CliError;
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
@@ -34,7 +35,7 @@ pub(super) fn check_resume(
         run.lock()
             .map_err(|error| started_twice(error, arguments))?,
     );
-    check_same_weights(&run, config, arguments)?;
+    check_same_weights(arguments)?;
     let training = &config.training;
     require_checkpoints(&run)?;
     let newest =
@@ -89,20 +90,23 @@ pub(super) fn check_resume(
 }
 
 /// Refuses --init-from and --init-skip that say something else than the run began with: a resume continues with its
-/// checkpoint.
-fn check_same_weights(
-    run: &RunDirectory,
-    config: &RunConfig,
-    arguments: &TrainArguments,
-) -> Result<(), CliError> {
+/// checkpoint. The weights need not be there any more.
+pub(super) fn check_same_weights(arguments: &TrainArguments) -> Result<(), CliError> {
     let named = arguments.init_from.is_some() || !arguments.init_skip.is_empty();
+    let run = RunDirectory::open(arguments.run_dir.clone().unwrap_or_default())?;
     if !named || !run.config_path().is_file() {
         return Ok(());
     }
     let before = run.read_config::<RunConfig>()?;
     let (run, weights) = (run.path().display(), word(run.path()));
-    let (flag, began) = match &arguments.init_from {
-        Some(named) if before.init_from != config.init_from => {
+    let other_weights = match &arguments.init_from {
+        Some(named) if !is_begun_with(before.init_from.as_deref(), named)? => Some(named),
+        _ => None,
+    };
+    let skip = &arguments.init_skip;
+    let other_skip = !skip.is_empty() && Patterns::from(skip.clone()) != before.init_skip;
+    let (flag, began) = match other_weights {
+        Some(named) => {
             let began = before
                 .init_from
                 .map_or("no pretrained weights".to_owned(), |path| {
@@ -110,18 +114,15 @@ fn check_same_weights(
                 });
             (format!("--init-from {}", named.display()), began)
         }
-        _ if before.init_skip != config.init_skip => {
+        None if other_skip => {
             let skipped: Vec<&str> = before.init_skip.iter().collect();
             let began = match skipped.as_slice() {
                 [] => "no --init-skip".to_owned(),
                 some => format!("--init-skip {}", some.join(" ")),
             };
-            (
-                format!("--init-skip {}", arguments.init_skip.join(" ")),
-                began,
-            )
+            (format!("--init-skip {}", skip.join(" ")), began)
         }
-        _ => return Ok(()),
+        None => return Ok(()),
     };
     Err(CliError::usage_with_help(
         format!(
@@ -132,6 +133,17 @@ fn check_same_weights(
              --run-dir, and add --init-from, as in --init-from {weights}"
         ),
     ))
+}
+
+/// Whether a run `began` with the weights that are `named` now. Of a file that is gone nothing shows any more whether its
+/// folder was read.
+fn is_begun_with(began: Option<&Path>, named: &Path) -> Result<bool, CliError> {
+    let now = first_weights(named)?;
+    let Some(began) = began else {
+        return Ok(false);
+    };
+    let of_folder = || now.parent() == Some(began) || began.parent() == Some(&*now);
+    Ok(now == began || !now.exists() && of_folder())
 }
 
 /// The settings that are others than in the run. Of those of ranks only the number of machines is named.

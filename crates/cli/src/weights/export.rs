@@ -229,7 +229,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     if let Some(files) = files {
         let layout = task.layout();
         save_pretrained(&model, &layout, &files, &output, arguments.max_shard_size)?;
-        say!("{} of {} written", output.display(), config.model);
+        say!("wrote {} ({})", output.display(), config.model);
         if let Some(line) = without_tokenizer(&config, &files) {
             say!("{line}");
         }
@@ -238,7 +238,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     // A run that was imported, or has not ended, has no report.
     let batches = run.read_report().map_or(0, |report| report.steps);
     save_state_dict(&model, batches as u64, &output)?;
-    say!("{} of {} written", output.display(), config.model);
+    say!("wrote {} ({})", output.display(), config.model);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -333,7 +333,7 @@ fn export_adapter(
     let is_text = config.sections.contains_key("text") && layout != StateDictLayout::default();
     let kind = is_text.then_some("CAUSAL_LM");
     adapter.save_peft(lora, &layout, kind, base, output)?;
-    say!("{} of {} written", output.display(), config.model);
+    say!("wrote {} ({})", output.display(), config.model);
     Ok(ExitCode::SUCCESS)
 }
 

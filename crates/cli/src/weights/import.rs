@@ -121,11 +121,14 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     let prepared = prepare_run_directory(&config, &arguments, &Replaced::default())?;
     let run = &prepared.run;
     save_safetensors(&loaded(&config, &weights)?, run)?;
-    say!(
-        "{} has the weights now: a run of {}",
-        run.path().display(),
-        config.model
-    );
+    say!("wrote {}, a run of {}", run.path().display(), config.model);
+    if let Some((taken, others)) = StateDictFile::entries(&weights) {
+        say!(
+            "{}: these are the weights of its entry {taken}, not of {}",
+            weights.display(),
+            others.join(", ")
+        );
+    }
     if let Some(assumed) = assumed(&config, &given, &weights)? {
         say!("{assumed}");
     }

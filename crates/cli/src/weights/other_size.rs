@@ -11,20 +11,26 @@ use crate::error::CliError;
 use crate::tasks;
 use crate::train::changed_settings;
 
-/// The error of weights whose model has other sizes, with what can be done. `others` are the settings that a run's weights
-/// do not have.
+/// The error of weights whose model has other sizes, or that lack tensors, with what can be done. `others` are the settings
+/// that a run's weights do not have.
 pub(super) fn with_sizes(
     error: CliError,
     config: &RunConfig,
     weights: &Path,
     others: impl FnOnce() -> Vec<String>,
 ) -> CliError {
-    let CliError::Train(TrainError::Weights {
-        mismatch: WeightsMismatch::OtherSize { skip },
-        ..
-    }) = &error
-    else {
+    let CliError::Train(TrainError::Weights { mismatch, .. }) = &error else {
         return error;
+    };
+    let skip = match mismatch {
+        WeightsMismatch::OtherSize { skip } => skip,
+        WeightsMismatch::Missing { skip } => {
+            return match without(skip, config, weights) {
+                Some(without) => CliError::usage_with_help(error.to_string(), without),
+                None => error,
+            };
+        }
+        _ => return error,
     };
     let help = match others().as_slice() {
         [] => {
@@ -166,6 +172,11 @@ mod tests {
         assert!(of_run.contains(expected), "{of_run}");
         let another = told("table", WeightsMismatch::OtherArchitecture, &[]);
         assert_eq!(another, None);
+        let skip = vec!["layers.0.bias".to_owned()];
+        let missing = told("mlp", WeightsMismatch::Missing { skip }, &[]).unwrap();
+        let expected =
+            "train mlp --init-from a.pt --init-skip layers.0.bias` begins with new weights there";
+        assert!(missing.ends_with(expected), "{missing}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use everburn_record::units;
+
 use crate::rendezvous::RendezvousError;
 use crate::store::StoreError;
 
@@ -87,10 +89,10 @@ pub enum ElasticError {
     },
     /// Fewer ranks than the job needs have joined.
     #[error(
-        "generation {generation} did not form within {waited:.1?}: {joined} of at least {min} ranks \
+        "generation {generation} did not form within {}: {joined} of at least {min} ranks \
          have joined; missing: {}; look at their logs, and check that their machines and launchers run, \
          with the same job token, host and port",
-        listed(.missing)
+        units::seconds(.waited.as_secs_f64()), listed(.missing)
     )]
     TooFew {
         /// The generation that should have formed.
@@ -106,10 +108,10 @@ pub enum ElasticError {
     },
     /// The current group trains on and has not admitted this process.
     #[error(
-        "the members of generation {} have not admitted slot {slot} within {waited:.1?}: none of them has \
+        "the members of generation {} have not admitted slot {slot} within {}: none of them has \
          joined the next round; missing: {}; new ranks are admitted between two steps, so check that the \
          members make progress, or allow more time",
-        .generation - 1, listed(.missing)
+        .generation - 1, units::seconds(.waited.as_secs_f64()), listed(.missing)
     )]
     NotAdmitted {
         /// This process's slot.

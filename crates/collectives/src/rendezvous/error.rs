@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use everburn_auth::AuthError;
-use everburn_record::located;
+use everburn_record::{located, units};
 use serde::{Deserialize, Serialize};
 
 use super::StartedRank;
@@ -160,7 +160,7 @@ pub enum RendezvousError {
 ///     ranks_per_machine: Some(2),
 ///     waited: Duration::from_secs(60),
 /// };
-/// assert!(missing.to_string().starts_with("only 2 of 4 ranks joined within 60.0s; missing: "));
+/// assert!(missing.to_string().starts_with("only 2 of 4 ranks joined within 60 s; missing: "));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingRanks {
@@ -180,13 +180,17 @@ impl fmt::Display for MissingRanks {
             Some(_) => OF_OTHER_MACHINES,
             None => "",
         };
+        let (they_were, their) = match self.missing.len() {
+            1 => ("it was", "its"),
+            _ => ("they were", "their"),
+        };
         write!(
             f,
-            "only {} of {} ranks joined within {:.1?}; missing: {}; check that they were started with the same job token, \
-             host and port{of_other_machines}, and look at their output",
+            "only {} of {} ranks joined within {}; missing: {}; check that {they_were} started with the same job token, \
+             host and port{of_other_machines}, and look at {their} output",
             self.world_size - self.missing.len(),
             self.world_size,
-            self.waited,
+            units::seconds(self.waited.as_secs_f64()),
             located(&self.missing, self.ranks_per_machine)
         )
     }
@@ -217,6 +221,20 @@ mod tests {
         let what = "job token, host and port (by Everburn's launcher: this machine's command";
         assert!(of_machines.contains(what), "{of_machines}");
         assert!(!text(None).contains("node_rank"), "{}", text(None));
+        assert!(
+            text(None).ends_with("look at their output"),
+            "{}",
+            text(None)
+        );
+        let one = MissingRanks {
+            missing: vec![1],
+            world_size: 2,
+            ranks_per_machine: None,
+            waited: Duration::from_secs(8),
+        };
+        let expected = "only 1 of 2 ranks joined within 8 s; missing: rank 1; check that it was started with the same job \
+                        token, host and port, and look at its output";
+        assert_eq!(one.to_string(), expected);
     }
 
     #[test]

@@ -35,7 +35,11 @@ pub enum StoreError {
     },
     /// The store cannot be reached, or the connection broke.
     #[error(
-        "the store at {address} cannot be reached for `{operation}`: {}",
+        "the store at {address} cannot be reached{}: {}",
+        match *operation {
+            "connect" => String::new(),
+            other => format!(" for `{other}`"),
+        },
         plain::line(reason, LONGEST_REASON)
     )]
     Unreachable {

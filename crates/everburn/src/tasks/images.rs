@@ -195,6 +195,15 @@ impl<M: ImageModel> Task for Images<M> {
         Some(OnDevice::by_rows())
     }
 
+    fn fixed_input(&self) -> Option<&'static str> {
+        Some(match self.pixels_as_bytes {
+            true => "pixels from 0 to 255, as they are in the file",
+            false => {
+                "pixels from 0 to 1: those of the file divided by 255, with no mean subtracted"
+            }
+        })
+    }
+
     fn predictor(&self) -> Option<Predictor<Self>> {
         Some(Predictor::by_task())
     }

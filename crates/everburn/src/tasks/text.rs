@@ -322,9 +322,12 @@ impl<C: PretrainedDecoder> Task for Text<C> {
         })?;
         let window = self.window(config);
         if window == 0 || window > numbers.context() {
+            let context = numbers.context();
             return Err(TaskError::new(format!(
-                "text.window is {window}, and the model sees 1 to {} tokens at once",
-                numbers.context()
+                "text.window is {window}, and the model sees 1 to {context} tokens at once"
+            ))
+            .with_help(format!(
+                "leave text.window out, or set at most {context}; a model with a longer context is another one"
             )));
         }
         match config.text.sample_every {

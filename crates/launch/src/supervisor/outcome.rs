@@ -204,7 +204,7 @@ mod tests {
         let refused = "127.0.0.1: its job token does not match";
         let text = with_refusal(&missing.to_string(), refused);
         let part = format!(
-            "missing: rank 1 of machine 1; the store has refused {refused}; check that they "
+            "missing: rank 1 of machine 1; the store has refused {refused}; check that it "
         );
         assert!(text.contains(&part), "{text}");
         let other = "loss is NaN; check that the data are whole";

@@ -126,6 +126,21 @@ fn a_checkpoint_of_another_version_of_pytorch_is_read() {
 }
 
 #[test]
+fn a_checkpoint_says_which_of_its_entries_is_read() {
+    let entry = |name: &str| {
+        let file = WeightsFile::open(&here().join(format!("files/{name}.pt"))).unwrap();
+        let entry = file.entry();
+        (entry.taken.clone(), entry.others.join(" "))
+    };
+    let of = |taken: &str, others: &str| (taken.to_owned(), others.to_owned());
+    assert_eq!(entry("model_and_ema"), of("model", "ema"));
+    assert_eq!(entry("nested"), of("checkpoint.state_dict", ""));
+    assert_eq!(entry("module"), of("", ""));
+    // The same tensors under two names are no other ones.
+    assert_eq!(entry("alike"), of("net", ""));
+}
+
+#[test]
 fn an_unknown_tensor_is_no_panic() {
     let mut file = WeightsFile::open(&here().join("files/module.pt")).unwrap();
     assert!(file.tensor("2.weight").is_none());

@@ -337,18 +337,17 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
 
     fn layout(&self) -> StateDictLayout {
         let format = self.task.pretrained();
-        format.map_or_else(StateDictLayout::default, |format| {
-            (format.layout)(&self.task, &self.config)
-        })
+        let own = format.map(|format| (format.layout)(&self.task, &self.config));
+        let mut layout = own.unwrap_or_default();
+        layout.fixed_input = self.task.fixed_input();
+        layout
     }
 
     fn adopt_shapes(&mut self, shapes: &BTreeMap<String, Vec<usize>>) -> Result<bool, TaskError> {
-        match self.task.pretrained() {
-            Some(format) => {
-                (format.adopt_shapes)(&self.task, Arc::make_mut(&mut self.config), shapes)
-            }
-            None => Ok(false),
-        }
+        let Some(format) = self.task.pretrained() else {
+            return Ok(false);
+        };
+        (format.adopt_shapes)(&self.task, Arc::make_mut(&mut self.config), shapes)
     }
 
     fn pretrained_files(&self) -> Result<Vec<(String, Vec<u8>)>, TaskError> {

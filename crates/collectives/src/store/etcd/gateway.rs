@@ -9,6 +9,7 @@ mod watch;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use everburn_record::units;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -187,8 +188,8 @@ impl Gateway {
             let left = deadline.left();
             if left.is_zero() {
                 let reason = format!(
-                    "tried {attempts} times in {:.1?}, last {}: {problem}; {CHECK_MEMBERS}; {}",
-                    deadline.elapsed(),
+                    "tried {attempts} times in {}, last {}: {problem}; {CHECK_MEMBERS}; {}",
+                    units::seconds(deadline.elapsed().as_secs_f64()),
                     self.urls[member],
                     self.advice
                 );

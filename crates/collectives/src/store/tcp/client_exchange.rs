@@ -1,5 +1,7 @@
 //! Requests and writes of a client over the connection that its threads share.
 
+use everburn_record::units;
+
 use super::TcpStore;
 use super::connection::{Connection, Deadline, Unconfirmed};
 use super::fault::Fault;
@@ -116,9 +118,9 @@ impl TcpStore {
         let reason = match fault {
             Fault::Protocol(reason) => return StoreError::Protocol { address, reason },
             Fault::Timeout => format!(
-                "no answer within {:.1?}; the process that hosts the store may be stopped or \
+                "no answer within {}; the process that hosts the store may be stopped or \
                  overloaded, or the network cut",
-                deadline.elapsed()
+                units::seconds(deadline.elapsed().as_secs_f64())
             ),
             Fault::Closed => "the server closed the connection; the process that hosts the store \
                               (rank 0 or the launcher) has probably ended, look at its output"

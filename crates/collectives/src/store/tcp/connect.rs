@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use everburn_auth::Key;
+use everburn_record::units;
 
 use super::StoreOptions;
 use super::connection::{Connection, Deadline};
@@ -148,15 +149,17 @@ fn unreachable(
     deadline: Deadline,
     last: &str,
 ) -> StoreError {
+    let target = target.map(|target| target.to_string());
+    let target = target.filter(|target| target != address);
     let target = target.map_or_else(String::new, |target| format!(" at {target}"));
     StoreError::Unreachable {
         address: address.to_owned(),
         operation: "connect",
         reason: format!(
-            "tried {attempts} times{target} in {:.1?}, last: {last}; check that rank 0 or the launcher has started the \
-             store, that it was started with the same host and port (MASTER_ADDR and MASTER_PORT, or \
-             `LaunchConfig::rendezvous`): another port where one was taken, perhaps; and that no firewall is in between",
-            deadline.elapsed()
+            "tried {attempts} times{target} in {}, last: {last}; check that rank 0 or the launcher has started the store, \
+             with this host and port (MASTER_ADDR and MASTER_PORT, or `LaunchConfig::rendezvous`; it may have taken another \
+             port), and that no firewall is in between",
+            units::seconds(deadline.elapsed().as_secs_f64())
         ),
     }
 }
@@ -299,7 +302,10 @@ mod tests {
     fn of_a_store_that_is_not_reached_the_port_may_be_another() {
         let over = Deadline::within(Duration::ZERO);
         let error = unreachable("node1:29500", None, 3, over, "connection refused");
-        let what = "another port where one was taken, perhaps; and that no firewall is in between";
-        assert!(error.to_string().ends_with(what), "{error}");
+        let text = error.to_string();
+        let begin = "the store at node1:29500 cannot be reached: tried 3 times in ";
+        assert!(text.starts_with(begin), "{text}");
+        let end = "it may have taken another port), and that no firewall is in between";
+        assert!(text.ends_with(end), "{text}");
     }
 }

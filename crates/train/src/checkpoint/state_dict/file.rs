@@ -77,6 +77,13 @@ impl StateDictFile {
         ending.is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"))
     }
 
+    /// The entry of PyTorch's checkpoint at `path` that is read, and the others with tensors; `None` if there are no others.
+    pub fn entries(path: &Path) -> Option<(String, Vec<String>)> {
+        let of_pytorch = Self::of(path) == Some(Self::PyTorch);
+        let entry = of_pytorch.then(|| pytorch::entry(path).ok()).flatten()?;
+        (!entry.others.is_empty()).then_some((entry.taken, entry.others))
+    }
+
     /// The endings of all kinds, for a sentence.
     pub fn endings() -> String {
         let [first @ .., last] = ENDINGS;

@@ -1,6 +1,7 @@
 //! Whether the tensors of a file are those of a model.
 
 mod diagnosis;
+mod names;
 mod patterns;
 mod transposed;
 
@@ -15,6 +16,9 @@ use crate::config::parameter_groups::Patterns;
 
 /// How many differences are shown.
 const MOST_SHOWN: usize = 8;
+
+/// How many are all shown where no name is the model's.
+const SMALL: usize = 20;
 
 /// How a file of weights differs from the model.
 ///
@@ -47,7 +51,12 @@ pub enum WeightsMismatch {
         /// The pattern that leaves it out.
         skip: String,
     },
-    /// Single tensors are missing, unknown, or of another type.
+    /// Single tensors are missing in the file, and all others fit.
+    Missing {
+        /// The patterns that leave them out.
+        skip: Vec<String>,
+    },
+    /// Single tensors are unknown or of another type, or several faults come together.
     Tensors,
 }
 
@@ -114,7 +123,12 @@ pub(in crate::checkpoint) fn mismatch(
         return Some((WeightsMismatch::Tensors, problems));
     }
     let (mismatch, diagnosis) = found.diagnosis(ours, theirs);
-    Some((mismatch, diagnosis + &found.shown()))
+    // Where no name is the model's, all of a small model are of use.
+    let shown = match mismatch {
+        WeightsMismatch::OtherArchitecture if found.count() <= SMALL => found.shown_up_to(SMALL),
+        _ => found.shown(),
+    };
+    Some((mismatch, diagnosis + &shown))
 }
 
 /// How the tensors of a file differ from those of a model, a line for each of the first; empty if they do not.

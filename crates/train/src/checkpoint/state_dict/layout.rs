@@ -58,6 +58,8 @@ pub struct StateDictLayout {
     /// Settings of the model that no tensor's shape shows, by their keys in `config.toml`, with the model's values: weights
     /// fit another one too, and the results are wrong.
     pub unshown: Vec<(String, String)>,
+    /// How the model reads its input where no setting says it ([`Task::fixed_input`](crate::Task::fixed_input)).
+    pub fixed_input: Option<&'static str>,
 }
 
 /// Where a tensor of a model is in a file.

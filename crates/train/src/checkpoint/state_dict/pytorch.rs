@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use burn::store::bridge;
 use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
 use burn::tensor::{BoolStore, DType, Shape, TensorData};
-use everburn_pytorch_weights::{self as weights, NewTensor, WeightsError, WeightsFile};
+use everburn_pytorch_weights::{self as weights, Entry, NewTensor, WeightsError, WeightsFile};
 use everburn_record::sync::lock;
 
 use crate::checkpoint::tensor_file::NamedTensor;
@@ -59,6 +59,11 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, Weight
         (name, tensor)
     });
     Ok(tensors.collect())
+}
+
+/// Which entry of a checkpoint is read.
+pub(super) fn entry(path: &Path) -> Result<Entry, WeightsError> {
+    Ok(WeightsFile::open(path)?.entry().clone())
 }
 
 /// A file as `torch.save(state_dict)` writes it.

@@ -75,6 +75,16 @@ fn files_that_are_cut_off_or_something_else_are_told_apart() {
 }
 
 #[test]
+fn a_checkpoint_with_other_weights_beside_the_models_names_both() {
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pytorch-weights/tests/torch/files");
+    let entries = |name: &str| StateDictFile::entries(&files.join(name));
+    let both = ("model".to_owned(), vec!["ema".to_owned()]);
+    assert_eq!(entries("model_and_ema.pt"), Some(both));
+    assert_eq!(entries("nested.pt"), None);
+    assert_eq!(entries("none.safetensors"), None);
+}
+
+#[test]
 fn the_endings_are_one_list_for_files_messages_and_the_document() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pytorch-weights.md");
     let document = std::fs::read_to_string(document).unwrap();

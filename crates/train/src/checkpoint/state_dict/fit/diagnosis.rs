@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use burn::store::burn_pack::Tensor as PackedTensor;
 
 use super::transposed::is_transposed;
-use super::{MOST_SHOWN, WeightsMismatch, fits, layers_that_differ, patterns_of};
+use super::{MOST_SHOWN, WeightsMismatch, fits, layers_that_differ, names, patterns_of};
 use crate::checkpoint::state_dict::{BATCHES, is_count};
 
 /// Tensors that are missing or unknown are few, if a model has this many times as many: it is no other model then.
@@ -89,8 +89,13 @@ impl Differences {
 
     /// The first of each kind, and how many more there are.
     pub(super) fn shown(&self) -> String {
-        let other = self.other.len().min(MOST_SHOWN);
-        let left = MOST_SHOWN - other;
+        self.shown_up_to(MOST_SHOWN)
+    }
+
+    /// The same with at most `most` of them.
+    pub(super) fn shown_up_to(&self, most: usize) -> String {
+        let other = self.other.len().min(most);
+        let left = most - other;
         let unknown = left.saturating_sub(self.missing.len()).max(left / 2);
         let unknown = unknown.min(self.unknown.len());
         let lines = self.other.iter().take(other);
@@ -110,7 +115,7 @@ impl Differences {
         ours: &[PackedTensor],
         theirs: &BTreeMap<String, PackedTensor>,
     ) -> (WeightsMismatch, String) {
-        use WeightsMismatch::{OtherArchitecture, OtherSize, Tensors};
+        use WeightsMismatch::{Missing, OtherArchitecture, OtherSize, Tensors};
 
         let other_size = || OtherSize {
             skip: layers_that_differ(ours, theirs),
@@ -122,11 +127,7 @@ impl Differences {
         // One is few in a small model, too.
         let few = (all / FEW).max(1);
         let (mismatch, diagnosis) = match (named, self.unknown.len(), self.missing.len()) {
-            (0, ..) => (
-                OtherArchitecture,
-                "no tensor of it has a name of the model: it is of another architecture"
-                    .to_string(),
-            ),
+            (0, ..) => (OtherArchitecture, names::diagnosis(ours, theirs)),
             (_, 0, 0) if self.integers > 0 && self.integers == self.other.len() => (
                 Tensors,
                 format!(
@@ -144,14 +145,16 @@ impl Differences {
                  whole state_dict(), buffers too"
                     .to_string(),
             ),
-            (_, 0, missing) if self.other.is_empty() && (missing <= few || self.lacks_a_layer(ours)) => (
-                Tensors,
-                format!(
+            (_, 0, missing) if self.other.is_empty() && (missing <= few || self.lacks_a_layer(ours)) => {
+                let skip = self.patterns_of_missing(ours);
+                let patterns = skip.iter().map(|it| format!("`init_skip = '{it}'`"));
+                let text = format!(
                     "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole? A training \
-                     with {} begins with new weights there, and with no others; an import needs all tensors",
-                    self.pattern_of_missing(ours)
-                ),
-            ),
+                     with {} begins with new weights there; an import needs all tensors",
+                    patterns.collect::<Vec<_>>().join(" ")
+                );
+                (Missing { skip }, text)
+            }
             (_, unknown, 0) if self.other.is_empty() && unknown <= few => (
                 Tensors,
                 format!(
@@ -249,15 +252,12 @@ impl Differences {
 
     /// What `init_skip` has to say for the missing tensors, and for no others: the pattern of their layer if all of it is
     /// missing, else their names.
-    fn pattern_of_missing(&self, ours: &[PackedTensor]) -> String {
+    fn patterns_of_missing(&self, ours: &[PackedTensor]) -> Vec<String> {
         match self.layer_missing() {
-            Some(layer) if self.lacks_a_layer(ours) => format!("`init_skip = '{layer}.*'`"),
+            Some(layer) if self.lacks_a_layer(ours) => vec![format!("{layer}.*")],
             _ => {
                 let names = self.missing_names().take(MOST_SHOWN);
-                let names = names
-                    .map(|name| format!("`init_skip = '{name}'`"))
-                    .collect::<Vec<_>>();
-                names.join(" ")
+                names.map(str::to_owned).collect()
             }
         }
     }

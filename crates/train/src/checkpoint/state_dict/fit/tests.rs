@@ -111,6 +111,37 @@ fn a_layer_that_is_missing_is_named_by_a_pattern_and_a_part_of_one_by_its_name()
 }
 
 #[test]
+fn layers_under_other_names_are_listed_with_those_of_the_model() {
+    let config = MlpConfig::new().with_inputs(6).with_hidden(vec![5, 4]);
+    let saved = Saved::new(&config);
+    let renamed = |saved: &Saved| {
+        saved.rewrite(|(name, data)| {
+            let numbers = [
+                ("layers.0", "net.0"),
+                ("layers.1", "net.2"),
+                ("layers.2", "fc"),
+            ];
+            let other = |name: String, (ours, theirs): &(&str, &str)| name.replace(ours, theirs);
+            Some((numbers.iter().fold(name, other), data))
+        });
+    };
+    renamed(&saved);
+    let text = saved.refusal(&config).to_string();
+    text.assert_contains([
+        "Rename them in Python, with names = {\"net.0\": \"layers.0\", \"net.2\": \"layers.1\", \"fc\": \"layers.2\"}: {names",
+        "fc.weight has shape [10, 4] in the file",
+        "layers.2.bias is not in the file",
+    ]);
+    assert!(!text.contains(" more"), "{text}");
+    // Which of two layers of the same shapes is which is not known.
+    let config = config.with_hidden(vec![6, 6]);
+    let saved = Saved::new(&config);
+    renamed(&saved);
+    let text = saved.refusal(&config).to_string();
+    assert!(!text.contains("Rename"), "{text}");
+}
+
+#[test]
 fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
     let config = MlpConfig::new()
         .with_inputs(6)
