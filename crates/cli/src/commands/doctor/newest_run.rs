@@ -65,7 +65,7 @@ fn problems(run: &Path, events: &Events) -> Vec<Finding> {
             ..of_run(run, &text, advice.into())
         }
     };
-    let cut_off = Live::cut_off_in(run).map(|(_, text)| text);
+    let cut_off = Live::why_cut_off_in(run);
     let ended = end(run, events).filter(|_| cut_off.is_none());
     let cut_off = cut_off.or_else(|| this_machine::cut_off(run).filter(|_| ended.is_none()));
     let last = events.iter().max_by_key(|event| event.unix_time_ms);

@@ -191,6 +191,7 @@ fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
     let line = findings(&run)[0].to_string();
     let advice = "/a has no checkpoint to continue from: the same command starts again";
     assert!(line.contains("-> ") && line.ends_with(advice), "{line}");
+    assert_eq!(line.matches("starts again").count(), 1, "{line}");
     assert!(!line.contains("--resume"), "{line}");
     let config = run.join("config.toml");
     std::fs::write(&config, "[ranks]\nnodes = 2\nelastic = \"1:4\"\n").unwrap();
