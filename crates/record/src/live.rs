@@ -2,6 +2,7 @@
 
 mod hang;
 mod progress;
+mod waits;
 
 use std::fs;
 use std::io::{self, Read as _, Write};
@@ -10,6 +11,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::waits::Waits;
 use crate::{file, plain, proc, units, unix_time_ms};
 
 /// What a training is doing.

@@ -239,6 +239,37 @@ fn a_run_that_continues_without_a_rank_says_why_that_is_out_and_whether_for_good
 }
 
 #[test]
+fn a_rank_that_is_busy_while_the_others_wait_for_it_is_named_with_how_to_look_at_it() {
+    let (runs, run) = one_run();
+    let rank = |rank, waits_for: &[usize]| LiveRank {
+        waiting_for: waits_for.to_vec(),
+        ..rank_here(rank, None)
+    };
+    let live = |ranks| {
+        let live = Live {
+            unix_time_ms: unix_time_ms(),
+            moved_unix_ms: Some(unix_time_ms() - 11_000),
+            phase: Phase::Training,
+            ranks,
+            ..Live::default()
+        };
+        live.write(&run.join(Live::FILE)).unwrap();
+        findings(runs.path())[0].to_string()
+    };
+    let line = live(vec![rank(0, &[1, 2]), rank(1, &[2]), rank(2, &[])]);
+    let process = std::process::id();
+    line.assert_contains([
+        "warn  newest run",
+        &format!("; ranks 0, 1 wait for rank 2 (process {process} on "),
+        "), whose heartbeats arrive",
+        "-> read the log of rank 2; `gdb --pid ",
+        "backtrace\"` shows what its process does",
+    ]);
+    let each_other = live(vec![rank(0, &[1]), rank(1, &[0])]);
+    each_other.assert_contains(["; ranks 0, 1 wait for each other", "-> no step for 11 s"]);
+}
+
+#[test]
 fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
     use EventKind::{Failure, Resume, Start, Stop};
     let (runs, run) = one_run();
