@@ -134,6 +134,9 @@ fn print(run: &Path, results: &Results) {
         let finding = with_flags(&finding.to_string());
         say!("{:>3}. {finding}", number + 1);
     }
+    if results.findings.is_empty() {
+        say!("  none that would save 3 % of a step");
+    }
     say!(
         "\n  {}: all ranks on one clock, for https://ui.perfetto.dev",
         results.trace.display()

@@ -120,6 +120,33 @@ fn a_machine_that_slurm_has_given_to_no_job_leads_to_those_of_a_job() {
 }
 
 #[test]
+fn beside_a_run_that_has_failed_what_is_well_is_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("config.toml", "model = 'mlp'\n");
+    let examined = || {
+        let mut command = Command::new(PROGRAM);
+        let output = command.arg("doctor").arg(folder.path()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let are_ok = |text: &str| text.lines().filter(|line| line.starts_with("ok  ")).count();
+    let well = examined();
+    assert!(are_ok(&well) > 0 && !well.contains("not shown"), "{well}");
+    write(
+        "live.json",
+        r#"{"phase":"ended","failure":"rank 0 has failed"}"#,
+    );
+    let failed = examined();
+    assert!(failed.starts_with("FAIL  run "), "{failed}");
+    assert_eq!(are_ok(&failed), 0, "{failed}");
+    let last = failed.lines().last().unwrap();
+    assert!(
+        last.contains(" of this machine are ok and not shown, `"),
+        "{failed}"
+    );
+}
+
+#[test]
 fn a_machine_beyond_the_last_is_refused() {
     let mut command = Command::new(PROGRAM);
     let more = ["--nodes", "2", "--node-rank", "2"];

@@ -61,7 +61,14 @@ pub fn draw_ranks(state: &RunState, view: RanksView, area: Rect, buffer: &mut Bu
     let visible: Vec<_> = ranks.iter().skip(scrolled).take(shown).cloned().collect();
     header::draw(state, &ranks, top, buffer);
     heat_map::draw(state, view, &visible, map, buffer);
-    table::draw(&visible, (scrolled, ranks.len()), table, buffer);
+    let awaited = state.awaited_ranks(&ranks);
+    table::draw(
+        &visible,
+        awaited.as_deref(),
+        (scrolled, ranks.len()),
+        table,
+        buffer,
+    );
     events::draw(state, events, buffer);
     keys(view, ranks.len() > shown).render(footer, buffer);
 }

@@ -5,7 +5,7 @@
 //! when nobody is late. A finding's share is what a fix would save of the step; the largest come first.
 //!
 //! After them comes what is no fault and promises nothing: a layer that computes far below what the machine can, and
-//! the layer that takes most of the time.
+//! the layer that takes most of the time, if that is a fifth of a step or more.
 
 mod below_peak;
 mod burn_layers;
@@ -55,7 +55,7 @@ pub enum FindingKind {
     DeviceIdle,
     /// Nothing is wrong: a layer computes much slower than the machine can.
     BelowPeak,
-    /// Nothing is wrong: where most of the time is.
+    /// Nothing is wrong: where most of the time is, if that is a fifth of a step or more.
     LargestLayer,
 }
 

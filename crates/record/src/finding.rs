@@ -3,6 +3,13 @@
 use std::borrow::Cow;
 use std::fmt;
 
+/// In which columns of their lines begin what was found, and what to do.
+const FOUND_AT: usize = 23;
+const ADVICE_AT: usize = 27;
+
+/// Lines are filled to this many characters, however narrow the terminal is.
+const FEWEST_COLUMNS: usize = 30;
+
 /// One line of an examination: how it looks, what was looked at, what was found and what to do.
 ///
 /// ```
@@ -73,19 +80,65 @@ impl Finding {
             advice: advice.into(),
         }
     }
-}
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The same in lines of at most `columns` characters, as a terminal has. They are broken at spaces, but not within a command
+    /// between backticks.
+    ///
+    /// ```
+    /// use everburn_record::Finding;
+    ///
+    /// let finding = Finding::warn("memory", "1 GiB is available, and 2 GiB are needed", "see `free --human`, and train fewer ranks");
+    /// let lines = finding.wrapped(60);
+    /// let expected = "\
+    /// warn  memory           1 GiB is available, and 2 GiB are
+    ///                        needed
+    ///                         -> see `free --human`, and train
+    ///                            fewer ranks";
+    /// assert_eq!(lines, expected);
+    /// ```
+    pub fn wrapped(&self, columns: usize) -> String {
         let verdict = match self.verdict {
             Verdict::Ok => "ok  ",
             Verdict::Warn => "warn",
             Verdict::Fail => "FAIL",
         };
-        write!(f, "{verdict}  {:<16} {}", self.subject, self.found)?;
+        let found = filled(&self.found, FOUND_AT, columns);
+        let mut lines = format!("{verdict}  {:<16} {found}", self.subject);
         if !self.advice.is_empty() {
-            write!(f, "\n{:24}-> {}", "", self.advice)?;
+            let advice = filled(&self.advice, ADVICE_AT, columns);
+            lines += &format!("\n{:24}-> {advice}", "");
         }
-        Ok(())
+        lines
     }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.wrapped(usize::MAX))
+    }
+}
+
+/// `text` that begins in column `indent`, in lines that end at `columns`.
+fn filled(text: &str, indent: usize, columns: usize) -> String {
+    let room = columns.saturating_sub(indent).max(FEWEST_COLUMNS);
+    // A command is one word.
+    let (mut words, mut in_command) = (Vec::<String>::new(), false);
+    for part in text.split(' ') {
+        match words.last_mut() {
+            Some(word) if in_command => word.extend([" ", part]),
+            _ => words.push(part.to_owned()),
+        }
+        in_command ^= part.matches('`').count() % 2 == 1;
+    }
+    let mut lines = Vec::<String>::new();
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines.join(&format!("\n{:indent$}", ""))
 }

@@ -70,7 +70,7 @@ pub use confusion::ConfusionMatrix;
 pub use environment::Environment;
 pub use event::{Event, EventKind};
 pub use finding::{Finding, Verdict};
-pub use live::{Live, LiveRank, Phase, ProcessMetrics};
+pub use live::{Live, LiveRank, Phase, ProcessMetrics, Waits};
 pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};
 pub use owner::Owner;

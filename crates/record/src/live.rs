@@ -2,6 +2,7 @@
 
 mod hang;
 mod progress;
+mod waits;
 
 use std::fs;
 use std::io::{self, Read as _, Write};
@@ -10,6 +11,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::waits::Waits;
 use crate::{file, plain, proc, units, unix_time_ms};
 
 /// What a training is doing.
@@ -191,43 +193,55 @@ impl Live {
     /// The file in a run's folder and [what is to be said of it](Self::cut_off), if the run was cut off on this machine.
     /// `None` too while a launcher that has the folder may still be about to conclude the run.
     pub fn cut_off_in(run: &Path) -> Option<(Self, String)> {
-        let live = Self::read(run)?;
-        if Self::has_owner(run)
-            && unix_time_ms().saturating_sub(live.unix_time_ms) < CONCLUDED_WITHIN_MS
-        {
-            return None;
-        }
+        let live = Self::unconcluded_in(run)?;
         let text = live.cut_off_here(run)?;
         Some((live, text))
     }
 
+    /// The same text without how the run is continued, for callers that have more to say of that.
+    pub fn why_cut_off_in(run: &Path) -> Option<String> {
+        Self::unconcluded_in(run)?.cut_off_with(None)
+    }
+
+    /// The file in a run's folder, unless a launcher may still be about to conclude the run.
+    fn unconcluded_in(run: &Path) -> Option<Self> {
+        let live = Self::read(run)?;
+        let is_fresh = unix_time_ms().saturating_sub(live.unix_time_ms) < CONCLUDED_WITHIN_MS;
+        (!is_fresh || !Self::has_owner(run)).then_some(live)
+    }
+
     /// [What is to be said](Self::cut_off) of the run in a folder that no process has, if it was cut off on this machine.
     pub fn cut_off_here(&self, run: &Path) -> Option<String> {
+        self.cut_off_with(Some(&crate::runs::continued(run)))
+    }
+
+    fn cut_off_with(&self, continued: Option<&str>) -> Option<String> {
         let runs = |process| !proc::has_ended(process);
-        let host = proc::host_name()?;
-        self.cut_off(&host, unix_time_ms(), &crate::runs::continued(run), runs)
+        self.cut_off(&proc::host_name()?, unix_time_ms(), continued, runs)
     }
 
     /// What is to be said of a run whose file says that it continues, and none of whose processes on `host` `runs` any more:
-    /// a launcher that is killed takes its ranks with it, and nobody is left to say so. How it is `continued` is a part of it.
-    /// `None` where it is not known.
+    /// a launcher that is killed takes its ranks with it, and nobody is left to say so. How it is `continued` is a part of it,
+    /// where that is given. `None` where it is not known.
     ///
     /// ```
     /// use everburn_record::{Live, LiveRank, Phase};
     ///
     /// let rank = LiveRank { alive: true, pid: Some(4711), host: Some("node7".into()), ..LiveRank::default() };
     /// let live = Live { phase: Phase::Training, step: 12, ranks: vec![rank], ..Live::default() };
-    /// let text = live.cut_off("node7", 600_000, "--resume continues it", |_| false).unwrap();
+    /// let text = live.cut_off("node7", 600_000, Some("--resume continues it"), |_| false).unwrap();
     /// assert!(text.starts_with("the run was cut off on node7, last seen 10 min"), "{text}");
     /// assert!(text.contains("rank 0 (process 4711) ended without a word"), "{text}");
-    /// assert_eq!(live.cut_off("node7", 600_000, "", |process| process == 4711), None);
-    /// assert_eq!(live.cut_off("node8", 600_000, "", |_| false), None);
+    /// assert!(text.contains(" at step 12; --resume continues it; rank 0"), "{text}");
+    /// assert!(live.cut_off("node7", 600_000, None, |_| false).unwrap().contains(" at step 12; rank 0"));
+    /// assert_eq!(live.cut_off("node7", 600_000, None, |process| process == 4711), None);
+    /// assert_eq!(live.cut_off("node8", 600_000, None, |_| false), None);
     /// ```
     pub fn cut_off(
         &self,
         host: &str,
         now_ms: u64,
-        continued: &str,
+        continued: Option<&str>,
         runs: impl Fn(u32) -> bool,
     ) -> Option<String> {
         let is_here = |rank: &&LiveRank| rank.alive && rank.host.as_deref() == Some(host);
@@ -247,8 +261,9 @@ impl Live {
             "processes"
         };
         let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
+        let continued = continued.map_or(String::new(), |how| format!("; {how}"));
         Some(format!(
-            "the run was cut off on {}, last seen {} before this was read, {} at step {}; {continued}; {} ({of} {}) ended without a word: a launcher that is killed takes its ranks with it, so check whether \
+            "the run was cut off on {}, last seen {} before this was read, {} at step {}{continued}; {} ({of} {}) ended without a word: a launcher that is killed takes its ranks with it, so check whether \
              somebody has sent SIGKILL to it or to the job, and whether the machine was out of memory or restarted; a run \
              whose folder cannot be written (a full disk, no permission) looks the same, and its output has the error",
             plain::line(host, 80),

@@ -201,18 +201,33 @@ pub fn machines_of(folder: &Path) -> usize {
     Settings::of_run(folder).map_or(1, |settings| settings.machines())
 }
 
-/// How the run in `folder` starts again, which has no checkpoint.
+/// How the run in `folder` starts again, which has no checkpoint there. The folder of another machine than the first never
+/// has those of a job that is not elastic.
 ///
 /// ```
-/// let run = tempfile::tempdir()?;
-/// assert_eq!(everburn_record::starts_again(run.path()), "the same command starts again");
+/// use everburn_record::starts_again;
+///
+/// let runs = tempfile::tempdir()?;
+/// assert_eq!(starts_again(runs.path()), "the same command starts again");
+/// let run = runs.path().join("a-node-1");
+/// std::fs::create_dir(&run)?;
+/// std::fs::write(run.join("config.toml"), "[ranks]\nnodes = 2\n")?;
+/// let text = starts_again(&run);
+/// assert!(text.ends_with("/a on machine 0; start every machine with --resume if there is one, else without"), "{text}");
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn starts_again(folder: &Path) -> &'static str {
+pub fn starts_again(folder: &Path) -> String {
+    if let Some((_, first)) = folder_of_first_machine(folder) {
+        return format!(
+            "those of the run are in {} on machine 0; start every machine with --resume if there is one, else without",
+            first.display()
+        );
+    }
     match machines_of(folder) {
         0 | 1 => "the same command starts again",
         _ => "the command of each machine, as before, starts again",
     }
+    .to_owned()
 }
 
 /// How the run in `folder` is continued, in the words of who only reads it.

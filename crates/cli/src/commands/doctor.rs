@@ -10,12 +10,13 @@ mod rank;
 mod ranks;
 mod report;
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::ToolError;
 use clap::Args;
-use everburn_record::{Finding, RUNS, Verdict};
+use everburn_record::{Finding, RUNS, Verdict, invocation};
 
 pub(crate) use self::rank::RankArguments;
 pub(super) use self::rank::run as run_rank;
@@ -67,25 +68,30 @@ impl DoctorArguments {
     }
 }
 
-/// Prints the report, the problems last. Fails only where training on the CPU could not work, where a run that was named has
-/// failed, or where ranks found something wrong.
+/// Prints the report, the problems last; where something is wrong with a run that was named, without what is well on this
+/// machine. Fails only where training on the CPU could not work, where a run that was named has failed, or where ranks found
+/// something wrong.
 pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     let mut of_run = newest_run::findings(&options.run);
     of_run.extend(absent(&options.run));
+    let is_named = options.run != Path::new(RUNS);
+    let of_run_only = is_named && of_run.iter().any(|it| it.verdict != Verdict::Ok);
     let mut findings = host::findings();
     findings.extend(limits::findings(options.world_size(), &options.run));
     // A run that was named is what is asked for.
-    match options.run == Path::new(RUNS) {
-        true => findings.append(&mut of_run),
-        false => drop(findings.splice(0..0, of_run)),
+    match is_named {
+        true => drop(findings.splice(0..0, of_run)),
+        false => findings.append(&mut of_run),
     }
     findings.extend(network::findings());
     if let Some(rendezvous) = &options.rendezvous {
         findings.push(network::rendezvous(rendezvous, options.node_rank == 0));
     }
     findings.extend(libraries::findings());
-    for finding in &findings {
-        say!("{finding}");
+    let is_shown = |it: &&Finding| !of_run_only || it.verdict != Verdict::Ok;
+    let columns = columns();
+    for finding in findings.iter().filter(is_shown) {
+        say!("{}", finding.wrapped(columns));
     }
     let problems = match options.wants_ranks() {
         true => {
@@ -95,7 +101,16 @@ pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
         }
         false => Vec::new(),
     };
-    Ok(conclude(&findings, &problems))
+    let left_out = findings.iter().filter(|it| !is_shown(it)).count();
+    Ok(conclude(&findings, left_out, &problems))
+}
+
+/// How many columns the terminal has that the report is printed on; lines of files and pipes have no end.
+fn columns() -> usize {
+    let stdout = std::io::stdout();
+    let size = rustix::termios::tcgetwinsize(&stdout).ok();
+    let size = size.filter(|size| stdout.is_terminal() && size.ws_col > 0);
+    size.map_or(usize::MAX, |size| usize::from(size.ws_col))
 }
 
 /// That a folder is not there which was named, and which run may be meant.
@@ -107,8 +122,8 @@ fn absent(run: &Path) -> Option<Finding> {
     })
 }
 
-/// Says what is wrong once more, with what to do, as the last lines of all.
-fn conclude(findings: &[Finding], problems: &[Problem]) -> ExitCode {
+/// Says what is wrong once more, with what to do, as the last lines of all. `left_out` findings were not shown.
+fn conclude(findings: &[Finding], left_out: usize, problems: &[Problem]) -> ExitCode {
     let count = |verdict| {
         findings
             .iter()
@@ -116,8 +131,15 @@ fn conclude(findings: &[Finding], problems: &[Problem]) -> ExitCode {
             .count()
     };
     let (warnings, failures) = (count(Verdict::Warn), count(Verdict::Fail));
+    let left_out = match left_out {
+        0 => String::new(),
+        count => format!(
+            "; {count} of this machine are ok and not shown, `{} doctor` shows them",
+            invocation::name()
+        ),
+    };
     say!(
-        "\n{} checked, {warnings} to look at, {} failed",
+        "\n{} checked, {warnings} to look at, {} failed{left_out}",
         findings.len(),
         failures + problems.len()
     );

@@ -32,6 +32,20 @@ fn an_elastic_job_without_a_checkpoint_here_is_not_advised_to_start_again() {
 }
 
 #[test]
+fn the_folder_of_another_machine_leads_to_the_checkpoints_of_machine_0() {
+    let runs = tempfile::tempdir().unwrap();
+    let run = RunDirectory::create(runs.path().join("a-node-1")).unwrap();
+    std::fs::write(run.config_path(), "[ranks]\nnodes = 2\n").unwrap();
+    let help = how_to_continue(&run);
+    let first = format!(
+        "{} on machine 0; start every",
+        runs.path().join("a").display()
+    );
+    help.assert_contains(["a-node-1 has no checkpoint to continue from: ", &first]);
+    assert!(!help.contains("starts again"), "{help}");
+}
+
+#[test]
 fn metrics_read_as_in_the_lines_of_the_epochs() {
     let metrics = [("mae".to_owned(), 0.000_25), ("top2".to_owned(), 1.0)];
     let line = tested(None, "", 0.000_5, &BTreeMap::from(metrics));

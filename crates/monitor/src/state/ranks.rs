@@ -181,6 +181,12 @@ impl Ranks {
         }
     }
 
+    /// The ranks that are stopped, with their processes.
+    pub(super) fn stopped(&self) -> impl Iterator<Item = (usize, u32)> {
+        let stopped = self.live.values().filter(|live| live.stopped);
+        stopped.filter_map(|live| Some((live.rank, live.pid?)))
+    }
+
     /// About how many bytes it holds.
     #[cfg(any(test, fuzzing))]
     pub(super) fn held(&self) -> usize {

@@ -117,6 +117,37 @@ fn a_training_that_makes_no_step_is_shown_as_one() {
 }
 
 #[test]
+fn a_training_that_makes_no_step_names_the_rank_that_keeps_the_others_waiting() {
+    let mut state = RunState::default();
+    state.take(&Update::Running(true), 1_000);
+    let rank = |rank, waits_for: &[usize]| LiveRank {
+        rank,
+        pid: Some(40 + rank as u32),
+        host: Some("node7".into()),
+        waiting_for: waits_for.to_vec(),
+        ..LiveRank::default()
+    };
+    let live = |store_silent_seconds| {
+        Update::Live(Live {
+            unix_time_ms: 20_000,
+            moved_unix_ms: Some(6_000),
+            phase: Phase::Training,
+            store_silent_seconds,
+            ranks: vec![rank(0, &[1, 2]), rank(1, &[2]), rank(2, &[])],
+            ..Live::default()
+        })
+    };
+    state.take(&live(None), 20_000);
+    let doing = "no step for 14 s, waiting for rank 2 (pid 42 on node7)";
+    assert_eq!(state.doing(), doing);
+    assert_eq!(state.awaited_ranks(&state.ranks()), Some(vec![2]));
+    // Who waits is as old as the store's last answer.
+    state.take(&live(Some(12.0)), 20_000);
+    let doing = "training, no step for 14 s, the store has not answered for 12 s";
+    assert_eq!(state.doing(), doing);
+}
+
+#[test]
 fn a_training_that_had_stalled_before_anybody_looked_has_no_remaining_time() {
     let live = |unix_time_ms, moved_unix_ms, step| {
         Update::Live(Live {

@@ -1,6 +1,6 @@
 //! What a run is doing, in words.
 
-use everburn_record::{Event, EventKind, Live, Phase, located, units};
+use everburn_record::{Event, EventKind, Live, Phase, Waits, located, ranks, units};
 
 use super::{RankState, RankStatus, RunState};
 
@@ -80,20 +80,17 @@ impl RunState {
             return why;
         }
         let doing = match (self.silence(), self.stall()) {
-            (Some(seconds), _) => {
-                let word = format!("no word from rank {} for {seconds:.0} s", self.writer);
-                let ranks = self.ranks();
-                let writer = ranks.iter().find(|it| it.rank == self.writer);
-                let help = writer.and_then(RankState::continued_by);
-                return help.map_or(word.clone(), |help| format!("{word}, {help}"));
-            }
-            (None, Some(seconds)) => format!("training, no step for {seconds:.0} s"),
+            (Some(seconds), _) => return self.without_word(seconds),
+            (None, Some(seconds)) => match self.cause_of_stall() {
+                Some(cause) => format!("no step for {seconds:.0} s, {cause}"),
+                None => format!("training, no step for {seconds:.0} s"),
+            },
             (None, None) => {
                 let phase = match self.starts_again() {
                     true => Phase::Starting,
                     false => self.live.phase,
                 };
-                let awaited = self.awaited();
+                let awaited = self.awaited().or_else(|| self.stopped_ranks());
                 let awaited = awaited.map_or(String::new(), |awaited| format!(", {awaited}"));
                 let wait = self.wait().filter(|_| phase == Phase::Starting);
                 let joined = wait.map_or(String::new(), |wait| {
@@ -109,4 +106,65 @@ impl RunState {
             None => doing,
         }
     }
+
+    /// That the rank which writes of all has said nothing for this many seconds, and how it continues where it is stopped.
+    fn without_word(&self, seconds: f64) -> String {
+        let word = format!("no word from rank {} for {seconds:.0} s", self.writer);
+        let mut stopped = self.ranks.stopped();
+        match (stopped.next(), stopped.next()) {
+            (None, _) => word,
+            (Some((rank, process)), None) if rank == self.writer => {
+                format!("{word}, stopped: kill -CONT {process}")
+            }
+            _ => format!("{word}, {}", self.stopped_ranks().unwrap_or_default()),
+        }
+    }
+
+    /// Which ranks are stopped on the machine of the run's folder, with the command that continues all of them.
+    pub(crate) fn stopped_ranks(&self) -> Option<String> {
+        let (stopped, processes): (Vec<usize>, Vec<u32>) = self.ranks.stopped().unzip();
+        let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
+        let command = format!("kill -CONT {}", processes.join(" "));
+        (!stopped.is_empty()).then(|| format!("{} stopped: {command}", ranks(&stopped)))
+    }
+
+    /// Which ranks keep the others of a training waiting that makes no step, as far as that is known.
+    fn cause_of_stall(&self) -> Option<String> {
+        if let Some(stopped) = self.stopped_ranks() {
+            return Some(stopped);
+        }
+        let all = self.ranks();
+        let silent = all.iter().filter(|it| it.status == RankStatus::Silent);
+        let silent: Vec<usize> = silent.map(|it| it.rank).collect();
+        if !silent.is_empty() {
+            return Some(format!("no heartbeat of {}", ranks(&silent)));
+        }
+        // As old as the store's last answer.
+        if self.live.store_silent_seconds.is_some() {
+            return None;
+        }
+        let waits = waits(&all)?;
+        let process = |rank: usize| all.iter().find(|it| it.rank == rank)?.process.as_deref();
+        Some(match waits.awaited.as_slice() {
+            [] => waits.to_string(),
+            [one] => {
+                let process = process(*one).map_or(String::new(), |it| format!(" ({it})"));
+                format!("waiting for rank {one}{process}")
+            }
+            several => format!("waiting for {}", ranks(several)),
+        })
+    }
+
+    /// The ranks that keep the others waiting, where a run makes no step or a rank is silent. `None` where all is well.
+    pub(crate) fn awaited_ranks(&self, all: &[RankState]) -> Option<Vec<usize>> {
+        let is_silent = |it: &RankState| it.status == RankStatus::Silent;
+        let is_held_up = self.silence().or(self.stall()).is_some() || all.iter().any(is_silent);
+        is_held_up.then(|| waits(all).map_or_else(Vec::new, |waits| waits.awaited))
+    }
+}
+
+/// Who waits for whom of the ranks that take part.
+fn waits(all: &[RankState]) -> Option<Waits> {
+    let members = all.iter().filter(|it| it.status != RankStatus::Lost);
+    Waits::of(members.map(|it| (it.rank, it.waiting_for.as_slice())))
 }

@@ -16,7 +16,10 @@ pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &m
     };
     let doing = format!(" {} ", state.doing());
     let colour = match state.goes_on() {
-        true if state.silence().or(state.stall()).is_some() || state.reached == Some(false) => {
+        true if state.silence().or(state.stall()).is_some()
+            || state.reached == Some(false)
+            || state.stopped_ranks().is_some() =>
+        {
             Color::Red
         }
         true => Color::Green,

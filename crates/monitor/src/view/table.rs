@@ -13,45 +13,65 @@ use crate::state::{RankState, RankStatus};
 /// From that width on there is room for the last collective as it is told.
 const WIDE: u16 = 150;
 
+/// Which columns there are.
+#[derive(Clone, Copy)]
+struct Columns {
+    /// There is room for all of them, and for the last collective as it is told.
+    wide: bool,
+    /// The times of recent steps: where a narrow terminal shows a run that is held up, who waits for whom has their room.
+    times: bool,
+    gpus: bool,
+}
+
+impl Columns {
+    fn bar_width(self) -> u16 {
+        if self.wide { 60 } else { 24 }
+    }
+
+    fn named(self) -> (Vec<&'static str>, Vec<Constraint>) {
+        let mut columns = vec![
+            ("rank", Constraint::Length(4)),
+            ("state", Constraint::Length(6)),
+            ("step", Constraint::Length(7)),
+        ];
+        if self.times {
+            columns.extend([
+                ("time", Constraint::Length(7)),
+                ("spent on", Constraint::Length(self.bar_width())),
+                ("samples/s", Constraint::Length(9)),
+            ]);
+        }
+        columns.push(("memory", Constraint::Length(8)));
+        if self.gpus {
+            columns.extend([
+                ("GPU", Constraint::Length(5)),
+                ("°C", Constraint::Length(3)),
+                ("GPU mem.", Constraint::Length(8)),
+            ]);
+        }
+        columns.push(("last collective", Constraint::Fill(1)));
+        columns.into_iter().unzip()
+    }
+}
+
+/// Draws the ranks that are visible, of `all` from number `scrolled` on. `awaited` are those that keep the others waiting, where
+/// the run is held up.
 pub(super) fn draw(
     ranks: &[RankState],
+    awaited: Option<&[usize]>,
     (scrolled, all): (usize, usize),
     area: Rect,
     buffer: &mut Buffer,
 ) {
     let wide = area.width >= WIDE;
-    let gpus = ranks
-        .iter()
-        .any(|rank| rank.process_metrics.gpu_percent.is_some());
-    let bar_width = if wide { 60 } else { 24 };
-    let mut widths = vec![
-        Constraint::Length(4),
-        Constraint::Length(6),
-        Constraint::Length(7),
-        Constraint::Length(7),
-        Constraint::Length(bar_width),
-        Constraint::Length(9),
-        Constraint::Length(8),
-    ];
-    let mut names = vec![
-        "rank",
-        "state",
-        "step",
-        "time",
-        "spent on",
-        "samples/s",
-        "memory",
-    ];
-    if gpus {
-        names.extend(["GPU", "°C", "GPU mem."]);
-        widths.extend([
-            Constraint::Length(5),
-            Constraint::Length(3),
-            Constraint::Length(8),
-        ]);
-    }
-    names.push("last collective");
-    widths.push(Constraint::Fill(1));
+    let columns = Columns {
+        wide,
+        times: wide || awaited.is_none(),
+        gpus: ranks
+            .iter()
+            .any(|rank| rank.process_metrics.gpu_percent.is_some()),
+    };
+    let (names, widths) = columns.named();
     let title = match ranks.len() < all {
         true => format!(
             " ranks {scrolled} to {} of {all} ",
@@ -59,9 +79,15 @@ pub(super) fn draw(
         ),
         false => " ranks ".to_string(),
     };
-    let block = Block::bordered().title(title).title_bottom(legend());
+    let mut block = Block::bordered().title(title);
+    if columns.times {
+        block = block.title_bottom(legend());
+    }
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let rows = ranks.iter().map(|rank| row(rank, bar_width, (gpus, wide)));
+    let rows = ranks.iter().map(|rank| {
+        let is_awaited = awaited.is_some_and(|awaited| awaited.contains(&rank.rank));
+        row(rank, is_awaited, columns)
+    });
     let table = Table::new(rows, widths)
         .header(Row::new(names).style(bold))
         .column_spacing(1)
@@ -69,54 +95,62 @@ pub(super) fn draw(
     Widget::render(table, area, buffer);
 }
 
-fn row(rank: &RankState, bar_width: u16, (gpus, wide): (bool, bool)) -> Row<'static> {
+fn row(rank: &RankState, is_awaited: bool, columns: Columns) -> Row<'static> {
     let right = |text: String| Cell::new(Text::from(text).right_aligned());
     let state = Cell::new(rank.status.word()).style(style(rank.status));
     let about = if rank.step_by_heartbeat { "~" } else { "" };
     let step = rank.step;
     let step = step.map_or(String::new(), |step| format!("{about}{step}"));
     let times = rank.times.as_ref();
-    let time = times.map_or(String::new(), |times| units::seconds(times.seconds));
-    let spent = times.map_or(Line::default(), |times| bar(times, bar_width));
-    let speed = times.and_then(|times| {
-        let samples = times.samples? as f64;
-        (times.seconds > 0.0).then(|| units::rate(samples / times.seconds))
-    });
     let peak = times.and_then(|times| times.peak_memory);
     let memory = rank
         .process_metrics
         .memory_bytes
         .or(peak)
         .map_or(String::new(), units::bytes);
-    let mut cells = vec![
-        right(rank.rank.to_string()),
-        state,
-        right(step),
-        right(time),
-        Cell::new(spent),
-        right(speed.unwrap_or_default()),
-        right(memory),
-    ];
-    if gpus {
+    let mut cells = vec![right(rank.rank.to_string()), state, right(step)];
+    if columns.times {
+        let time = times.map_or(String::new(), |times| units::seconds(times.seconds));
+        let spent = times.map_or(Line::default(), |times| bar(times, columns.bar_width()));
+        let speed = times.and_then(|times| {
+            let samples = times.samples? as f64;
+            (times.seconds > 0.0).then(|| units::rate(samples / times.seconds))
+        });
+        cells.extend([
+            right(time),
+            Cell::new(spent),
+            right(speed.unwrap_or_default()),
+        ]);
+    }
+    cells.push(right(memory));
+    if columns.gpus {
         let metrics = &rank.process_metrics;
         let percent = metrics.gpu_percent.map(|percent| format!("{percent} %"));
         let celsius = metrics.gpu_celsius.map(|celsius| celsius.to_string());
         let memory = metrics.gpu_memory_bytes.map(units::bytes);
         cells.extend([percent, celsius, memory].map(|text| right(text.unwrap_or_default())));
     }
-    let doing = match (rank.silent_seconds, &rank.doing) {
+    cells.push(Cell::new(doing(rank, is_awaited, columns.wide)));
+    Row::new(cells)
+}
+
+/// What a rank does, or lacks: what matters in a hang comes first.
+fn doing(rank: &RankState, is_awaited: bool, wide: bool) -> String {
+    let process = rank.process.as_deref();
+    let doing = match &rank.doing {
+        Some(doing) if wide && rank.waiting_for.is_empty() => doing.clone(),
+        Some(doing) => shortened(doing),
+        None => String::new(),
+    };
+    match (rank.silent_seconds, process) {
         _ if rank.stopped.is_some() => rank.continued_by().unwrap_or_default(),
         (Some(seconds), _) if rank.status == RankStatus::Silent => {
-            let process = rank.process.as_ref();
             let process = process.map_or(String::new(), |process| format!("; {process}"));
             format!("no heartbeat for {seconds:.0} s{process}")
         }
-        (_, Some(doing)) if wide && rank.waiting_for.is_empty() => doing.clone(),
-        (_, Some(doing)) => shortened(doing),
-        (_, None) => String::new(),
-    };
-    cells.push(Cell::new(doing));
-    Row::new(cells)
+        (_, Some(process)) if is_awaited => format!("{process}; {doing}"),
+        _ => doing,
+    }
 }
 
 /// A collective as a rank tells it, with what matters in a hang first: how it stands and for whom it waits. Its number in
@@ -175,7 +209,7 @@ mod tests {
             };
             let area = Rect::new(0, 0, 100, 5);
             let mut buffer = Buffer::empty(area);
-            draw(&[rank], (0, 1), area, &mut buffer);
+            draw(&[rank], None, (0, 1), area, &mut buffer);
             let cells = buffer.content.iter();
             cells.map(ratatui::buffer::Cell::symbol).collect::<String>()
         };
@@ -194,7 +228,7 @@ mod tests {
             };
             let area = Rect::new(0, 0, 200, 5);
             let mut buffer = Buffer::empty(area);
-            draw(&[rank], (0, 1), area, &mut buffer);
+            draw(&[rank], None, (0, 1), area, &mut buffer);
             let cells = buffer.content.iter();
             cells.map(ratatui::buffer::Cell::symbol).collect::<String>()
         };

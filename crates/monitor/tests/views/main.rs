@@ -73,6 +73,34 @@ fn a_rank_that_was_lost_is_seen() {
 }
 
 #[test]
+fn on_a_narrow_terminal_a_run_that_hangs_shows_who_waits_in_the_place_of_times() {
+    let mut state = fed(4, 20);
+    let shown = |state: &RunState| picture(state, RanksView::default(), 80, 30);
+    assert!(shown(&state).contains(" spent on "));
+    let mut live = live(201, 4);
+    live.moved_unix_ms = Some(NOW - 15_000);
+    for rank in live.ranks.iter_mut().take(3) {
+        rank.doing = Some(
+            "all_reduce(f32[21840], sum) (collective 603, step 201), under way for 14.7 s, waiting for rank 3"
+                .into(),
+        );
+        rank.under_way = true;
+        rank.waiting_for = vec![3];
+    }
+    state.take(&Update::Live(live), NOW);
+    let hangs = shown(&state);
+    let title = "─ no step for 15 s, waiting for rank 3 (pid 4713) ─";
+    assert!(hangs.contains(title), "{hangs}");
+    let waits = "under way for 14.7 s, waiting for rank 3: ";
+    assert_eq!(hangs.matches(waits).count(), 3, "{hangs}");
+    assert!(
+        hangs.contains("pid 4713; done 0.0 s ago: all_reduce"),
+        "{hangs}"
+    );
+    assert!(!hangs.contains("spent on"), "{hangs}");
+}
+
+#[test]
 fn many_ranks_are_scrolled() {
     let state = fed(64, 200);
     let view = RanksView {

@@ -15,6 +15,9 @@ const SLOW: f64 = 1.2;
 /// are passes of some samples.
 const USUAL_OPTIMIZER: f64 = 0.2;
 
+/// From which part of a step on the largest layer is worth a look.
+const LARGE_LAYER: f64 = 0.2;
+
 /// Which part of a step loader threads may be at work before there are too few of them.
 const BUSY: f64 = 0.9;
 
@@ -305,12 +308,15 @@ pub(super) fn records(analysis: &Analysis) -> Option<Finding> {
     })
 }
 
-/// Where most of the time is: no fault.
+/// Where most of the time is, if that is a fifth of a step or more: no fault.
 pub(super) fn largest_layer(analysis: &Analysis) -> Option<Finding> {
     let layers = analysis.ranks.iter();
     let layers = layers.flat_map(|rank| rank.layers.iter().map(move |layer| (rank, layer)));
     let (rank, layer) =
         layers.max_by(|one, other| one.1.seconds().total_cmp(&other.1.seconds()))?;
+    if layer.seconds() < LARGE_LAYER * rank.step_seconds {
+        return None;
+    }
     let name = &layer.name;
     Some(Finding {
         kind: FindingKind::LargestLayer,

@@ -105,6 +105,15 @@ fn where_nothing_is_wrong_the_largest_layer_is_told_alone() {
 }
 
 #[test]
+fn a_layer_that_takes_a_small_part_of_a_step_is_left_out() {
+    let waits = with(&[(Phase::Data, 301)]);
+    let found = findings(&[rank(0, &waits), rank(1, &waits)]);
+    let kinds: Vec<FindingKind> = found.iter().map(|finding| finding.kind).collect();
+    // 45 of 400 ms.
+    assert_eq!(kinds, [FindingKind::Data]);
+}
+
+#[test]
 fn a_rank_that_waits_for_data_is_named_with_its_share() {
     let slow = with(&[(Phase::Data, 301)]);
     let waits = with(&[(Phase::Exchange, 301)]);

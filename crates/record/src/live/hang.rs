@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rustix::fs::StatVfsMountFlags;
 
-use super::{Live, LiveRank, Phase};
-use crate::{plain, proc, unix_time_ms};
+use super::{Live, LiveRank, Phase, Waits};
+use crate::{plain, proc, ranks, units, unix_time_ms};
 
 /// [`Live::SILENT_MS`] in seconds.
 const SILENT_SECONDS: f64 = Live::SILENT_MS as f64 / 1e3;
@@ -108,8 +108,8 @@ impl Live {
         self.members.iter().copied().min().unwrap_or(0)
     }
 
-    /// What holds up a run that continues: ranks that are stopped, ranks without a word, and who waits. `None` where
-    /// nothing does. Nobody waits for [ranks that are out](Self::out).
+    /// What holds up a run that continues: ranks that are stopped, ranks without a word, and who waits, where that is not older
+    /// than a heartbeat. `None` where nothing does. Nobody waits for [ranks that are out](Self::out).
     ///
     /// ```
     /// use everburn_record::{Live, LiveRank, Phase};
@@ -139,22 +139,52 @@ impl Live {
             return None;
         }
         let (live, out) = (self.as_of(now_ms), self.out());
-        let ranks = live.ranks.iter().filter(|it| !out.contains(&it.rank));
-        let (held, others): (Vec<&LiveRank>, Vec<&LiveRank>) = ranks.partition(|it| it.is_held());
+        let members = live.ranks.iter().filter(|it| !out.contains(&it.rank));
+        let (held, others): (Vec<&LiveRank>, Vec<&LiveRank>) = members.partition(|it| it.is_held());
         let mut parts: Vec<String> = held.into_iter().map(of_rank).collect();
-        parts.extend(of_store(launcher, live.store_silent_seconds));
-        let waits = others.iter().filter(|it| !it.waiting_for.is_empty());
-        let mut waits = waits.filter_map(|it| Some((it.rank, it.doing.as_deref()?)));
-        if !parts.is_empty() {
-            parts.extend(waits.next().map(|(rank, doing)| {
-                let first = format!("rank {rank} is in {doing}");
-                match waits.count() {
-                    0 => first,
-                    more => format!("{first}, and {more} more wait"),
-                }
-            }));
+        let store_silence = live.store_silent_seconds;
+        let of_store = of_store(launcher, store_silence);
+        // Who waits is known by heartbeats, which come through the store.
+        let is_fresh = of_store.is_none() && self.age_seconds(now_ms) < SILENT_SECONDS;
+        if let Some(of_store) = of_store {
+            parts.push(of_store);
+            parts.extend(self.still_moves(store_silence.unwrap_or(SILENT_SECONDS), now_ms));
+        }
+        let waiting = others.iter().filter(|it| !it.waiting_for.is_empty());
+        let waiting: Vec<usize> = waiting.map(|it| it.rank).collect();
+        if is_fresh && !parts.is_empty() && !waiting.is_empty() {
+            let wait = if waiting.len() == 1 { "waits" } else { "wait" };
+            parts.push(format!("{} {wait}", ranks(&waiting)));
         }
         (!parts.is_empty()).then(|| plain::line(&parts.join("; "), 1500))
+    }
+
+    /// That a training whose store is silent makes steps all the same, where one was finished within the last `seconds`.
+    fn still_moves(&self, seconds: f64, now_ms: u64) -> Option<String> {
+        let moved = self.moved_unix_ms.filter(|_| self.phase == Phase::Training);
+        let ago = now_ms.saturating_sub(moved?) as f64 / 1e3;
+        (ago < seconds).then(|| {
+            format!(
+                "the training continues meanwhile, its last step was {} ago",
+                units::seconds(ago)
+            )
+        })
+    }
+
+    /// Who waits for whom of the ranks that take part, as of their last heartbeats. `None` where nobody waits.
+    ///
+    /// ```
+    /// use everburn_record::{Live, LiveRank};
+    ///
+    /// let rank = |rank, waits_for: &[usize]| LiveRank { rank, waiting_for: waits_for.to_vec(), ..LiveRank::default() };
+    /// let live = |members| Live { members, ranks: vec![rank(0, &[1]), rank(1, &[]), rank(2, &[1])], ..Live::default() };
+    /// assert_eq!(live(vec![0, 1, 2]).waits().unwrap().to_string(), "ranks 0, 2 wait for rank 1");
+    /// assert_eq!(live(vec![0, 1]).waits().unwrap().to_string(), "rank 0 waits for rank 1");
+    /// ```
+    pub fn waits(&self) -> Option<Waits> {
+        let out = self.out();
+        let members = self.ranks.iter().filter(|it| !out.contains(&it.rank));
+        Waits::of(members.map(|it| (it.rank, it.waiting_for.as_slice())))
     }
 
     /// [What holds up](Self::held_up) the run in a folder that a process of this machine has.
@@ -216,6 +246,23 @@ impl Live {
 }
 
 impl LiveRank {
+    /// Its process, as far as that is known, and the machine of that.
+    ///
+    /// ```
+    /// use everburn_record::LiveRank;
+    ///
+    /// let rank = LiveRank { pid: Some(4711), host: Some("node7".into()), ..LiveRank::default() };
+    /// assert_eq!(rank.process().as_deref(), Some("process 4711 on node7"));
+    /// assert_eq!(LiveRank::default().process(), None);
+    /// ```
+    pub fn process(&self) -> Option<String> {
+        let process = self.pid?;
+        Some(match &self.host {
+            Some(host) => format!("process {process} on {host}"),
+            None => format!("process {process}"),
+        })
+    }
+
     /// Whether it holds the others up: it is stopped, or gives no word.
     fn is_held(&self) -> bool {
         self.stopped || self.silent_seconds >= Some(SILENT_SECONDS)
@@ -249,12 +296,10 @@ fn of_store(launcher: Option<u32>, silent_seconds: Option<f64>) -> Option<String
     ))
 }
 
+/// ` (process 4711 on node7)`
 fn process_of(it: &LiveRank) -> String {
-    match (it.pid, &it.host) {
-        (Some(process), Some(host)) => format!(" (process {process} on {host})"),
-        (Some(process), None) => format!(" (process {process})"),
-        (None, _) => String::new(),
-    }
+    let process = it.process();
+    process.map_or(String::new(), |process| format!(" ({process})"))
 }
 
 fn of_rank(it: &LiveRank) -> String {

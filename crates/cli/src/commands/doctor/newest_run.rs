@@ -17,7 +17,7 @@ use everburn_report::Events;
 use everburn_train::RunDirectory;
 
 use crate::arguments::keys::with_flags;
-use crate::summary::{how_to_continue, waited_for};
+use crate::summary::{how_to_continue, how_to_continue_with_room, waited_for};
 
 /// What a run is called that nobody named.
 const NEWEST: &str = "newest run";
@@ -59,13 +59,18 @@ fn problems(run: &Path, events: &Events) -> Vec<Finding> {
     let warn = |text: String, advice: &'static str| of_run(run, &text, advice.into());
     let with_continuation = |(verdict, text): (Verdict, String)| {
         let opened = RunDirectory::open(run);
-        let advice = opened.map_or(String::new(), |opened| how_to_continue(&opened));
+        // Another machine than the first writes no checkpoints here.
+        let lacks_room = is_of_disk(&text) && folder_of_first_machine(run).is_none();
+        let advice = opened.map_or(String::new(), |opened| match lacks_room {
+            true => how_to_continue_with_room(&opened),
+            false => how_to_continue(&opened),
+        });
         Finding {
             verdict,
             ..of_run(run, &text, advice.into())
         }
     };
-    let cut_off = Live::cut_off_in(run).map(|(_, text)| text);
+    let cut_off = Live::why_cut_off_in(run);
     let ended = end(run, events).filter(|_| cut_off.is_none());
     let cut_off = cut_off.or_else(|| this_machine::cut_off(run).filter(|_| ended.is_none()));
     let last = events.iter().max_by_key(|event| event.unix_time_ms);
@@ -97,10 +102,9 @@ fn problems(run: &Path, events: &Events) -> Vec<Finding> {
     });
     let failed_checkpoints = events.failed_checkpoints();
     let failed_checkpoints = failed_checkpoints.filter(|_| !events.writes_checkpoints_again());
-    let failed_checkpoints = failed_checkpoints.map(|text| {
-        let advice = help_with_checkpoint(&text);
-        warn(text, advice)
-    });
+    let is_over = ended.is_some() || cut_off.is_some();
+    let failed_checkpoints = failed_checkpoints
+        .map(|text| of_run(run, &text, help_with_checkpoint(&text, is_over).into()));
     let unwritten = Live::unwritten_in(run).map(|text| {
         warn(
             text,
@@ -150,18 +154,27 @@ fn advice_on_awaited(run: &Path, last: Option<&Event>, text: &str) -> Cow<'stati
     }
 }
 
-/// What to do about a checkpoint that was not written. Where its user may not write, or nobody may, room changes nothing.
-fn help_with_checkpoint(text: &str) -> &'static str {
+/// Whether a run has failed because its disk did not take a file, as `TrainError::Write` and `TrainError::WriteCheckpoint`
+/// begin.
+fn is_of_disk(text: &str) -> bool {
+    let rest = text.split_once("writing ");
+    rest.is_some_and(|(_, rest)| rest.contains(" failed: "))
+}
+
+/// What to do about a checkpoint that was not written, also where the run is over. Where its user may not write, or nobody may,
+/// room changes nothing.
+fn help_with_checkpoint(text: &str, is_over: bool) -> String {
     // EPERM, EACCES and EROFS, as the standard library writes them.
     let numbers = ["(os error 1)", "(os error 13)", "(os error 30)"];
-    match numbers.iter().any(|number| text.contains(number)) {
-        true => {
-            "let the user of the training write in this folder; a run that continues writes the next checkpoint that is due"
-        }
-        false => {
-            "make room on the disk of this folder; a run that continues writes the next checkpoint that is due"
-        }
-    }
+    let what = match numbers.iter().any(|number| text.contains(number)) {
+        true => "let the user of the training write in this folder",
+        false => "make room on the disk of this folder",
+    };
+    let next = match is_over {
+        true => "",
+        false => "; a run that continues writes the next checkpoint that is due",
+    };
+    format!("{what}{next}")
 }
 
 /// Why the run has ended before its time, as the last event since it has begun or was resumed says; on a full disk, there may

@@ -111,12 +111,20 @@ fn a_rank_that_is_stopped_is_silent_and_says_how_it_continues() {
     let doing = "no word from rank 0 for 17 s, stopped: kill -CONT 40";
     assert_eq!(state.doing(), doing);
     state.take(&stopped(19_000, 41), 19_000);
-    assert_eq!(state.doing(), "training");
+    assert_eq!(state.doing(), "training, rank 1 stopped: kill -CONT 41");
     assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
     assert_eq!(state.trouble().as_deref(), Some("1 of 2 ranks, silent: 1"));
     state.take(&stopped(20_000, 0), 20_000);
     assert_eq!(statuses(&state), [RankStatus::Working; 2]);
     assert!(state.seconds_left().is_some());
+    let last = everburn_record::Live {
+        unix_time_ms: 21_000,
+        ..live.clone()
+    };
+    state.take(&Update::Live(last.seen_on("node7", |_| true)), 21_000);
+    state.tick(30_000);
+    let doing = "no word from rank 0 for 9 s, ranks 0, 1 stopped: kill -CONT 40 41";
+    assert_eq!(state.doing(), doing);
 }
 
 #[test]

@@ -82,6 +82,57 @@ fn a_launcher_that_is_stopped_is_named_with_how_it_continues() {
         unknown.starts_with("the store of the job has not answered for 15 s"),
         "{unknown}"
     );
+    assert!(!unknown.contains("continues"), "{unknown}");
+}
+
+#[test]
+fn while_the_store_is_silent_steps_are_named_and_what_ranks_did_before_is_not() {
+    let waits = LiveRank {
+        doing: Some("all_reduce(f32[8], sum), under way for 0.0 s".into()),
+        under_way: true,
+        waiting_for: vec![1],
+        ..LiveRank::default()
+    };
+    let live = |moved_unix_ms| Live {
+        unix_time_ms: 20_000,
+        phase: Phase::Training,
+        moved_unix_ms: Some(moved_unix_ms),
+        store_silent_seconds: Some(13.0),
+        ranks: vec![waits.clone()],
+        ..Live::default()
+    };
+    let moves = live(19_500).held_up_with(Some(12), 20_000).unwrap();
+    assert!(
+        moves.ends_with(
+            "in its terminal; the training continues meanwhile, its last step was 500 ms ago"
+        ),
+        "{moves}"
+    );
+    // The last step is older than the silence.
+    let stands = live(6_000).held_up_with(Some(12), 20_000).unwrap();
+    assert!(stands.ends_with("`fg` in its terminal"), "{stands}");
+}
+
+#[test]
+fn who_waits_is_left_out_once_the_file_is_old() {
+    let rank = |rank, waits_for: &[usize]| LiveRank {
+        rank,
+        pid: Some(40 + rank as u32),
+        host: Some("node7".into()),
+        waiting_for: waits_for.to_vec(),
+        ..LiveRank::default()
+    };
+    let live = Live {
+        unix_time_ms: 1_000,
+        phase: Phase::Training,
+        ranks: vec![rank(0, &[]), rank(1, &[0, 2]), rank(2, &[0])],
+        ..Live::default()
+    };
+    let stopped = live.seen_on("node7", |process| process == 40);
+    let fresh = stopped.held_up(2_000).unwrap();
+    assert!(fresh.ends_with("kill -CONT 40; ranks 1, 2 wait"), "{fresh}");
+    let old = stopped.held_up(14_000).unwrap();
+    assert!(old.ends_with("no word for 13 s: kill -CONT 40"), "{old}");
 }
 
 #[test]
@@ -113,8 +164,5 @@ fn who_waits_is_known_by_the_field_and_not_by_the_words() {
     let live: Live = serde_json::from_str(text).unwrap();
     let text = live.held_up(2_000).unwrap();
     assert!(text.starts_with("rank 0 gives no word for 8 s"), "{text}");
-    assert!(
-        text.ends_with("rank 1 is in all_reduce(f32[8], sum), wartet auf 0"),
-        "{text}"
-    );
+    assert!(text.ends_with("its machine runs; rank 1 waits"), "{text}");
 }

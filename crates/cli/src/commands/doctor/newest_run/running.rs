@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use everburn_record::units::counted;
-use everburn_record::{EventKind, Finding, Live, Phase, Settings, plain, unix_time_ms};
+use everburn_record::{
+    EventKind, Finding, Live, LiveRank, Phase, Settings, Waits, plain, proc, unix_time_ms,
+};
 use everburn_report::Events;
 use everburn_train::RunDirectory;
 
@@ -42,24 +44,63 @@ pub(super) fn finding(run: &Path, events: &Events) -> Option<Finding> {
         let why = why.map_or(String::new(), |why| format!(": {}", with_flags(&why.text)));
         found += &format!("; without rank {rank}{why}");
     }
+    let stalled = live.stalled(now_ms);
+    let waits = stalled.and_then(|_| live.waits());
+    let awaited = waits.as_ref().and_then(|waits| first_awaited(&live, waits));
+    if let Some(waits) = &waits {
+        found += &format!("; {waits}");
+        let process = awaited.and_then(LiveRank::process);
+        found += &match (waits.awaited.len(), process) {
+            (1, Some(process)) => format!(" ({process}), whose heartbeats arrive"),
+            _ => String::new(),
+        };
+    }
     let found = plain::line(&found, 1500);
     // Who is started again comes back; so does who has lost its machine, once that is started.
     let is_lost = |rank: &usize| {
         let why = events.why_out(*rank);
         why.is_some_and(|why| why.kind == EventKind::Loss && why.step.is_none())
     };
-    let advice: Cow<'_, str> = match live.stalled(now_ms) {
-        Some(seconds) => {
+    let advice: Cow<'_, str> = match (stalled, awaited) {
+        (Some(_), Some(rank)) => look_at(run, rank).into(),
+        (Some(seconds), None) => {
             let run = plain::word(run);
             format!("no step for {seconds:.0} s: `monitor {run}`, key r, shows what each rank does; their logs are in its folder").into()
         }
-        None if out.iter().any(is_lost) => {
+        (None, _) if out.iter().any(is_lost) => {
             "it continues with fewer ranks: the log of a rank that is lost says why; for all ranks, stop the run and continue it with --resume"
                 .into()
         }
-        None => return Some(Finding::ok("run", found)),
+        (None, _) => return Some(Finding::ok("run", found)),
     };
     Some(Finding::warn("run", found, advice.into_owned()))
+}
+
+/// The first rank that keeps others waiting.
+fn first_awaited<'a>(live: &'a Live, waits: &Waits) -> Option<&'a LiveRank> {
+    let first = waits.awaited.first()?;
+    live.ranks.iter().find(|it| it.rank == *first)
+}
+
+/// How to see what a rank does for which others wait: it is busy, or hangs in its own code.
+fn look_at(run: &Path, rank: &LiveRank) -> String {
+    let number = rank.rank;
+    let log = run.join("logs").join(format!("rank-{number}.log"));
+    let log = match log.exists() {
+        true => plain::word(log),
+        false => format!("the log of rank {number}"),
+    };
+    let Some(process) = rank.pid else {
+        return format!("read {log}");
+    };
+    let host = rank.host.as_deref();
+    let elsewhere = host.filter(|host| Some(*host) != proc::host_name().as_deref());
+    let there = elsewhere.map_or(String::new(), |host| {
+        format!(" on {}", plain::line(host, 80))
+    });
+    format!(
+        "read {log}; `gdb --pid {process} --batch -ex \"thread apply all backtrace\"`{there} shows what its process does"
+    )
 }
 
 /// When the newest start of the run was, in milliseconds since 1970; 0 where that is not known.

@@ -1,5 +1,6 @@
 //! Tests of `newest_run`.
 
+mod disk;
 mod stopped;
 
 use std::process::Command;
@@ -31,34 +32,6 @@ fn rank_here(rank: usize, silent_seconds: Option<f64>) -> LiveRank {
         silent_seconds,
         ..LiveRank::default()
     }
-}
-
-#[test]
-fn checkpoints_of_the_newest_run_that_could_not_be_written_are_counted_with_the_first_reason() {
-    let (runs, run) = one_run();
-    let failed = |text: &str| Event::new(EventKind::CheckpointFailed, text);
-    let events = [20, 40].map(|step| Event {
-        step: Some(step),
-        ..failed(&format!("epoch-000{} failed: no space", step / 20))
-    });
-    write_events(&run, &events);
-    let line = findings(runs.path())[0].to_string();
-    assert!(line.starts_with("warn  newest run"), "{line}");
-    line.assert_contains([
-        "2 checkpoints could not be written; the first, after step 20: epoch-0001 failed: no space",
-    ]);
-    assert!(line.contains("-> make room"), "{line}");
-    let written = Event {
-        step: Some(60),
-        ..Event::new(EventKind::Checkpoint, "epoch-0003")
-    };
-    write_events(&run, &[events[0].clone(), written]);
-    assert_eq!(findings(runs.path()), []);
-    let denied = failed("writing epoch-0001 failed: Permission denied (os error 13)");
-    write_events(&run, &[denied]);
-    let line = findings(runs.path())[0].to_string();
-    line.assert_contains(["-> let the user of the training write in this folder"]);
-    assert!(!line.contains("make room"), "{line}");
 }
 
 #[test]
@@ -191,6 +164,7 @@ fn a_run_that_was_cut_off_is_found_in_the_folder_of_runs_and_by_its_own_name() {
     let line = findings(&run)[0].to_string();
     let advice = "/a has no checkpoint to continue from: the same command starts again";
     assert!(line.contains("-> ") && line.ends_with(advice), "{line}");
+    assert_eq!(line.matches("starts again").count(), 1, "{line}");
     assert!(!line.contains("--resume"), "{line}");
     let config = run.join("config.toml");
     std::fs::write(&config, "[ranks]\nnodes = 2\nelastic = \"1:4\"\n").unwrap();
@@ -265,28 +239,34 @@ fn a_run_that_continues_without_a_rank_says_why_that_is_out_and_whether_for_good
 }
 
 #[test]
-fn a_run_whose_folder_cannot_be_written_is_not_called_stopped() {
+fn a_rank_that_is_busy_while_the_others_wait_for_it_is_named_with_how_to_look_at_it() {
     let (runs, run) = one_run();
-    let live = Live {
-        unix_time_ms: unix_time_ms() - 13_000,
-        phase: Phase::Training,
-        ranks: vec![rank_here(0, None)],
-        ..Live::default()
+    let rank = |rank, waits_for: &[usize]| LiveRank {
+        waiting_for: waits_for.to_vec(),
+        ..rank_here(rank, None)
     };
-    live.write(&run.join(Live::FILE)).unwrap();
-    let lines = findings(runs.path());
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    let line = lines[0].to_string();
+    let live = |ranks| {
+        let live = Live {
+            unix_time_ms: unix_time_ms(),
+            moved_unix_ms: Some(unix_time_ms() - 11_000),
+            phase: Phase::Training,
+            ranks,
+            ..Live::default()
+        };
+        live.write(&run.join(Live::FILE)).unwrap();
+        findings(runs.path())[0].to_string()
+    };
+    let line = live(vec![rank(0, &[1, 2]), rank(1, &[2]), rank(2, &[])]);
+    let process = std::process::id();
     line.assert_contains([
-        "live.json was not written for 13 s",
-        "runs: its folder cannot be written",
-        "-> see whether its disk is full",
+        "warn  newest run",
+        &format!("; ranks 0, 1 wait for rank 2 (process {process} on "),
+        "), whose heartbeats arrive",
+        "-> read the log of rank 2; `gdb --pid ",
+        "backtrace\"` shows what its process does",
     ]);
-    assert!(!line.contains("stopped"), "{line}");
-    // Its end, for which there is no room in `events.jsonl`.
-    Live::end(&run.join(Live::FILE), Some("rank 0: no space left")).unwrap();
-    let line = findings(runs.path())[0].to_string();
-    line.assert_contains(["it has failed: rank 0: no space left", "the same command"]);
+    let each_other = live(vec![rank(0, &[1]), rank(1, &[0])]);
+    each_other.assert_contains(["; ranks 0, 1 wait for each other", "-> no step for 11 s"]);
 }
 
 #[test]
