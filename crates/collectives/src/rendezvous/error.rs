@@ -183,7 +183,7 @@ impl fmt::Display for MissingRanks {
         write!(
             f,
             "only {} of {} ranks joined within {:.1?}; missing: {}; check that they were started with the same job token, \
-             host and port{of_other_machines}, and look at their output",
+             host and port{of_other_machines}, and did not end before they joined (data, flags): look at their output",
             self.world_size - self.missing.len(),
             self.world_size,
             self.waited,
@@ -216,6 +216,8 @@ mod tests {
         let of_machines = text(Some(2));
         let what = "job token, host and port (by Everburn's launcher: this machine's command";
         assert!(of_machines.contains(what), "{of_machines}");
+        let ended = "and did not end before they joined (data, flags): look at their output";
+        assert!(of_machines.ends_with(ended), "{of_machines}");
         assert!(!text(None).contains("node_rank"), "{}", text(None));
     }
 
