@@ -78,7 +78,8 @@ fn a_rank_that_comes_too_late_is_the_one_that_is_named() {
     let ended = Everburn::train_for_long(folder.path(), "mlp")
         .words("--ranks 3 --timeout 8 --run-dir run --chaos slow=1@step:3:9000ms")
         .run();
-    ended.failed_with(76, &["rank 1 "]);
+    let slow = "chaos: rank 1 takes 9000 ms longer per step from step 3 on";
+    ended.failed_with(76, &["rank 1 ", slow]);
     let blamed = |rank: usize| {
         ended
             .stderr

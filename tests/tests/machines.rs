@@ -308,6 +308,19 @@ fn two_ranges_of_elastic_are_named_on_both_machines() {
 }
 
 #[test]
+fn an_elastic_machine_tries_for_the_first_as_long_as_the_flag_says() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody is machine 0.
+    let machine = machine(folder.path(), 1, 2, 1).args(["--elastic", "1:2", "--timeout", "1"]);
+    let ended = machine.run();
+    assert_ne!(ended.code(), 0, "{ended}");
+    ended.stderr.assert_contains([
+        "the launcher cannot number its ranks: the store at 127.0.0.1:1 cannot be reached",
+        "check that the launcher of machine 0 runs, and --rendezvous",
+    ]);
+}
+
+#[test]
 fn a_machine_that_is_started_twice_in_one_folder_is_named() {
     let folder = tempfile::tempdir().unwrap();
     // Nobody is machine 0, so that it waits.

@@ -129,7 +129,7 @@ fn print(run: &Path, results: &Results) {
         say!("  {line}");
     }
     say!("\n{}", with_flags(&Summary(analysis).to_string()));
-    say!("findings, what wins most first");
+    say!("findings, the largest gain first");
     for (number, finding) in results.findings.iter().enumerate() {
         let finding = with_flags(&finding.to_string());
         say!("{:>3}. {finding}", number + 1);

@@ -1,5 +1,7 @@
 //! Error messages for the user.
 
+mod different_runs;
+
 use std::path::PathBuf;
 
 use crate::arguments::keys::with_flags;
@@ -105,11 +107,13 @@ pub(crate) enum CliError {
 /// An error of a training, with flags.
 fn of_training(error: &TrainError) -> String {
     let text = with_flags(&error.to_string());
-    match error {
-        TrainError::DifferentRuns { ours, .. } if ours.starts_with("first weights") => {
-            format!("{text}: --init-from and --init-skip say the first weights")
-        }
-        _ => text,
+    let advice = match error {
+        TrainError::DifferentRuns { ours, theirs, .. } => different_runs::advice(ours, theirs),
+        _ => None,
+    };
+    match advice {
+        Some(advice) => format!("{text}: {advice}"),
+        None => text,
     }
 }
 
@@ -320,18 +324,6 @@ impl CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranks_that_begin_with_other_weights_are_told_the_flags_of_these() {
-        let told = |ours: &str, theirs: &str| {
-            let (rank, ours, theirs) = (1, ours.to_owned(), theirs.to_owned());
-            CliError::Train(TrainError::DifferentRuns { rank, ours, theirs }).to_string()
-        };
-        let weights = told("first weights = pretrained", "first weights = drawn");
-        assert!(weights.contains("--init-from and --init-skip"), "{weights}");
-        let seed = told("training.seed = 1", "training.seed = 2");
-        assert!(!seed.contains("--init-from"), "{seed}");
-    }
 
     #[test]
     fn a_rank_that_panics_ends_with_another_code_than_a_sample_that_does() {

@@ -70,7 +70,8 @@ pub struct LaunchConfig {
     pub heartbeat_timeout: Option<Duration>,
     /// How long a step of a rank may take before the others give it up. A rank that computes has as long beyond
     /// [`stop_patience`](Self::stop_patience); and where in a job of several machines that is not elastic all ranks of this one
-    /// are stopped (SIGSTOP) for as long, they are ended. `None`: the one is not given any longer, the others are not ended.
+    /// are stopped (SIGSTOP) for as long, they are ended. The launcher of an elastic job tries as long to reach the store of
+    /// machine 0. `None`: the one is not given any longer, the others are not ended, and the store is tried for 300 s.
     pub step_limit: Option<Duration>,
     /// After the first failure: how long the other ranks may take to end by themselves.
     pub grace: Duration,

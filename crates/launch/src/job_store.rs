@@ -44,13 +44,20 @@ impl JobStore {
         };
     }
 
-    /// Connects to it.
-    pub(crate) fn reach(&self, options: StoreOptions) -> Result<ReachedStore, StoreError> {
+    /// Connects to it: to a hosted one within `limit`, to etcd within the timeout of `options`.
+    pub(crate) fn reach(
+        &self,
+        options: StoreOptions,
+        limit: Duration,
+    ) -> Result<ReachedStore, StoreError> {
         Ok(match self {
-            Self::Hosted(host, port) => ReachedStore {
-                shared: Arc::new(TcpStore::connect(&join_address(host, *port), options)?),
-                etcd: None,
-            },
+            Self::Hosted(host, port) => {
+                let address = join_address(host, *port);
+                ReachedStore {
+                    shared: Arc::new(TcpStore::connect_within(&address, options, limit)?),
+                    etcd: None,
+                }
+            }
             Self::Etcd(address) => {
                 let store = Arc::new(EtcdStore::connect(address, &options)?);
                 ReachedStore {

@@ -87,7 +87,7 @@ pub use job_failure::JobFailure;
 pub use launcher::{HostedStore, Launcher};
 pub use lost_machine::LostMachine;
 pub use origin::{Origin, StartedBy};
-pub use outcome::{EndedRank, Outcome, Restart};
+pub use outcome::{EndedRank, Expulsion, Outcome, Restart};
 pub use panic_place::PanicPlaces;
 pub use rank::Rank;
 pub use ranks::keep_freed_memory;

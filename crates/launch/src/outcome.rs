@@ -179,6 +179,22 @@ impl fmt::Display for EndedRank {
     }
 }
 
+/// How a process that lived was left out of an elastic job.
+///
+/// ```
+/// # mod everburn { pub use everburn_launch as launch; }
+/// use everburn::launch::Expulsion;
+///
+/// assert_ne!(Expulsion::Stopped, Expulsion::Silent);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expulsion {
+    /// Its launcher has seen that it was stopped (state `T`).
+    Stopped,
+    /// The others had not heard of it for long, and continued without it.
+    Silent,
+}
+
 /// A process of an elastic job that ended, and after which its rank was started again.
 ///
 /// ```
@@ -195,7 +211,7 @@ impl fmt::Display for EndedRank {
 ///         report: None,
 ///     },
 ///     incarnation: 2,
-///     expelled: false,
+///     expelled: None,
 ///     number: 2,
 ///     of: 3,
 ///     after: Duration::from_secs(2),
@@ -211,8 +227,8 @@ pub struct Restart {
     pub ended: EndedRank,
     /// Which process of its rank it was.
     pub incarnation: u64,
-    /// The others continued without it while it lived, and the launcher killed it for that.
-    pub expelled: bool,
+    /// How it was left out while it lived, if it was: the launcher has killed it for that.
+    pub expelled: Option<Expulsion>,
     /// The restart that followed, from 1.
     pub number: usize,
     /// How many the rank may have.
@@ -240,7 +256,7 @@ impl fmt::Display for Restart {
 }
 
 /// Which process ended how, with the headline of what it said itself.
-pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> String {
+pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: Option<Expulsion>) -> String {
     let rank = ended.rank;
     let process = match incarnation {
         0 | 1 => String::new(),
@@ -248,10 +264,13 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> Strin
         later => format!(" (process {later})"),
     };
     let mut text = match expelled {
-        true => format!(
+        Some(Expulsion::Stopped) => format!(
+            "rank {rank}{process} was stopped (SIGSTOP): the launcher has killed it, and the others continue without it"
+        ),
+        Some(Expulsion::Silent) => format!(
             "rank {rank}{process} was stopped or hung: the others continue without it, and the launcher has killed it"
         ),
-        false => format!("rank {rank}{process} {}", ended.how()),
+        None => format!("rank {rank}{process} {}", ended.how()),
     };
     let failure = ended.failure();
     if let Some(line) = failure.and_then(RankReport::headline) {

@@ -47,10 +47,11 @@ impl Job<'_> {
     /// Reaches the store of the job as its ranks do; each request may take `timeout`.
     pub(crate) fn reach_store(&self, timeout: Duration) -> Result<ReachedStore, StoreError> {
         let access = self.config.store_access(&self.token);
-        self.store.reach(StoreOptions {
+        let options = StoreOptions {
             timeout,
             ..StoreOptions::new(access)
-        })
+        };
+        self.store.reach(options, timeout)
     }
 }
 

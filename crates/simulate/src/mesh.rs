@@ -21,7 +21,7 @@ const HANDSHAKE: Duration = Duration::from_micros(200);
 const EXCHANGE: Duration = Duration::from_micros(150);
 
 /// The cause that a rank sees when the kernel closes the connection of a killed peer.
-const CLOSED: &str = "its connection closed without a goodbye";
+const CLOSED: &str = "its connection broke off";
 
 /// One rank's end.
 struct End {

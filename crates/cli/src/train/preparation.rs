@@ -302,7 +302,7 @@ pub(super) fn check(
     let cores = std::thread::available_parallelism().ok();
     if let Some(cores) = cores.filter(|cores| config.ranks.ranks > cores.get()) {
         tracing::info!(
-            "{} on this machine share {}, and take turns on them",
+            "{} on this machine share {}, so each is slower than with a core of its own",
             counted(config.ranks.ranks, "rank"),
             counted(cores.get(), "core")
         );

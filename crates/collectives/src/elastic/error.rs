@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use everburn_record::units;
+use everburn_record::{ranges, units};
 
 use crate::rendezvous::RendezvousError;
 use crate::store::StoreError;
@@ -169,20 +169,93 @@ pub enum ElasticError {
     },
 }
 
-/// The first slots of a list, for an error text.
+/// How many slots of a state are named, and how many states.
+const SHOWN: usize = 16;
+
+/// The missing slots, those of one state together, for an error text.
 pub(super) fn listed(missing: &[MissingSlot]) -> String {
-    const SHOWN: usize = 16;
-    let shown: Vec<String> = missing
-        .iter()
-        .take(SHOWN)
-        .map(ToString::to_string)
-        .collect();
-    let mut text = match shown.is_empty() {
-        true => "none".to_owned(),
-        false => shown.join(", "),
-    };
-    if missing.len() > SHOWN {
-        text.push_str(&format!(" and {} more", missing.len() - SHOWN));
+    let mut groups: Vec<Vec<MissingSlot>> = Vec::new();
+    for slot in missing {
+        let alike = groups
+            .iter_mut()
+            .find(|group| (group[0].state, group[0].incarnation) == (slot.state, slot.incarnation));
+        match alike {
+            Some(group) => group.push(*slot),
+            None => groups.push(vec![*slot]),
+        }
+    }
+    let shown = groups.iter().take(SHOWN).map(|group| together(group));
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if text.is_empty() {
+        text.push_str("none");
+    }
+    let others = groups.iter().skip(SHOWN).map(Vec::len).sum::<usize>();
+    if others > 0 {
+        text.push_str(&format!(" and {others} more"));
     }
     text
+}
+
+/// Slots of one state, as in `slots 2, 3 of machine 1 (never started)`.
+fn together(group: &[MissingSlot]) -> String {
+    let [first, _, ..] = group else {
+        return group.iter().map(ToString::to_string).collect();
+    };
+    let slots: Vec<usize> = group.iter().map(|it| it.slot).collect();
+    let mut text = format!("slots {}", ranges(&slots[..slots.len().min(SHOWN)]));
+    if slots.len() > SHOWN {
+        text.push_str(&format!(" and {} more", slots.len() - SHOWN));
+    }
+    let mut machines: Vec<usize> = group.iter().filter_map(|it| it.machine).collect();
+    machines.sort_unstable();
+    machines.dedup();
+    match &*machines {
+        [] => {}
+        [machine] => text.push_str(&format!(" of machine {machine}")),
+        several => text.push_str(&format!(" of machines {}", ranges(several))),
+    }
+    let incarnation = first.incarnation;
+    text.push_str(&match first.state {
+        SlotState::NotStarted => " (never started)".to_owned(),
+        SlotState::Ended => format!(" (process {incarnation} of each has ended)"),
+        SlotState::Silent => format!(" (no heartbeat from process {incarnation} of each)"),
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_slots_of_one_state_are_named_together_with_their_machines() {
+        let missing = |slots: std::ops::Range<usize>, incarnation, state| {
+            slots.map(move |slot| MissingSlot {
+                slot,
+                machine: Some(slot / 2),
+                incarnation,
+                state,
+            })
+        };
+        let few = missing(2..6, 0, SlotState::NotStarted)
+            .chain(missing(6..8, 1, SlotState::Ended))
+            .chain(missing(8..9, 2, SlotState::Ended))
+            .chain(missing(9..12, 1, SlotState::Silent));
+        let few: Vec<_> = few.collect();
+        assert_eq!(
+            listed(&few),
+            "slots 2-5 of machines 1, 2 (never started), slots 6, 7 of machine 3 (process 1 of each has ended), \
+             slot 8 of machine 4 (its process 2 has ended), slots 9, 10, 11 of machines 4, 5 (no heartbeat from process 1 of each)"
+        );
+        let many: Vec<_> = missing(0..40, 0, SlotState::NotStarted).collect();
+        assert_eq!(
+            listed(&many),
+            "slots 0-15 and 24 more of machines 0-19 (never started)"
+        );
+        let each: Vec<_> = (0..20)
+            .flat_map(|slot| missing(slot..slot + 1, slot as u64 + 1, SlotState::Ended))
+            .collect();
+        assert!(listed(&each).ends_with("(its process 16 has ended) and 4 more"));
+        assert_eq!(listed(&[]), "none");
+    }
 }

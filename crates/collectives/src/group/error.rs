@@ -111,7 +111,7 @@ pub enum CollectiveError {
     /// A rank that the operation needs is gone.
     #[error(
         "rank {rank} lost rank {peer} in {operation} (collective {sequence}, step {step}, after \
-         {}): {cause}; look at the output of rank {peer} for its own error",
+         {}): {cause}; look at the output of rank {peer}, and of its launcher, for why",
         seconds(*.waited)
     )]
     PeerLost {

@@ -80,22 +80,29 @@ impl Core {
             };
             return self.peer_lost(context, (peer, failure.silent_machine), cause);
         }
-        let operation = context.call.to_string();
         match &failure.first {
             Some(first) => CollectiveError::Poisoned {
                 rank,
-                operation,
+                operation: context.call.to_string(),
                 first: first.clone(),
             },
             None => CollectiveError::Aborted {
                 rank,
                 by: failure.by,
                 reason: failure.reason.clone(),
-                operation,
+                operation: self.operation(context),
                 sequence: context.sequence,
                 step: context.step,
                 waited: context.started.elapsed(),
             },
+        }
+    }
+
+    /// What this rank called, with the group's name if it has one: each group counts its collectives by itself.
+    fn operation(&self, context: &OpContext) -> String {
+        match self.name.get().filter(|_| self.id != super::WORLD) {
+            Some(name) => format!("{} of the {name} group", context.call),
+            None => context.call.to_string(),
         }
     }
 
@@ -120,7 +127,7 @@ impl Core {
         CollectiveError::Timeout {
             rank: self.job_rank(),
             waiting_for,
-            operation: context.call.to_string(),
+            operation: self.operation(context),
             sequence: context.sequence,
             step: context.step,
             waited,
@@ -146,7 +153,7 @@ impl Core {
             rank: self.job_rank(),
             peer,
             silent_machine,
-            operation: context.call.to_string(),
+            operation: self.operation(context),
             sequence: context.sequence,
             step: context.step,
             waited: context.started.elapsed(),

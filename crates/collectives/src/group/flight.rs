@@ -117,6 +117,15 @@ impl FlightEntry {
         }
     }
 
+    /// What was called, with the group's name if it has one.
+    pub(crate) fn operation_of_group(&self) -> String {
+        let name = self.group_name.as_ref();
+        match name.filter(|_| self.group != super::WORLD) {
+            Some(name) => format!("{} of the {name} group", self.operation),
+            None => self.operation.clone(),
+        }
+    }
+
     /// The same entry, seen this much later.
     pub(crate) fn aged(&self, by: Duration) -> Self {
         Self {

@@ -57,8 +57,8 @@ impl ProcessGroup {
         }))
     }
 
-    /// The same sub-group with a name, by which reports on a stall call it, as in `collective 12 of the gradients-0 group`.
-    /// The first name counts; all ranks give the same.
+    /// The same sub-group with a name, by which errors and reports on a stall call it, as in `collective 12 of the
+    /// gradients-0 group`. The first name counts; all ranks give the same.
     #[must_use]
     #[doc(alias = "group_desc")]
     pub fn named(self, name: &'static str) -> Self {

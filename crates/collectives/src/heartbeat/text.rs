@@ -100,11 +100,10 @@ impl HangReport {
             .map_or(String::new(), |process| format!(" ({process})"));
         let beats = match (stalled.stopped, stalled.alive) {
             (true, _) => format!("it {}", stalled.is_stopped()),
-            (false, true) => {
-                "its heartbeats arrive, so it is busy or stuck in other work: look at its log, or attach a debugger to its \
-                 process"
-                    .to_owned()
-            }
+            (false, true) => format!(
+                "its heartbeats arrive, so it is busy or stuck in other work: look at its log, or {}",
+                stalled.look_inside()
+            ),
             (false, false) => "it sends no heartbeats".to_owned(),
         };
         Some(format!(
@@ -112,7 +111,7 @@ impl HangReport {
             self.reporter,
             waited.as_secs_f64(),
             stalled.name(),
-            wanted.operation,
+            wanted.operation_of_group(),
             wanted.step
         ))
     }
@@ -220,7 +219,8 @@ impl HangReport {
             (_, true) => {
                 format!(
                     "its heartbeats arrive, so it is busy or stuck in other work (an endless loop, a slow or full \
-                     disk): look at its log, or attach a debugger to its process{process}{}",
+                     disk): look at its log, or {}{}",
+                    stalled.look_inside(),
                     self.longer_steps()
                 )
             }
@@ -273,6 +273,18 @@ impl RankActivity {
             Some(host) => format!("pid {pid} on {host}"),
             None => format!("pid {pid}"),
         })
+    }
+
+    /// How to see what a process does that runs.
+    fn look_inside(&self) -> String {
+        let Some(pid) = self.pid else {
+            return "attach a debugger to its process".to_owned();
+        };
+        let host = self.host.as_ref();
+        let host = host.map_or(String::new(), |host| format!(" on {host}"));
+        format!(
+            "at its threads: `gdb --pid {pid} --batch -ex \"thread apply all backtrace\"`{host}"
+        )
     }
 
     /// What is said of one whose process is stopped, and what to do.

@@ -180,14 +180,14 @@ impl fmt::Display for MissingRanks {
             Some(_) => OF_OTHER_MACHINES,
             None => "",
         };
-        let (they_were, their) = match self.missing.len() {
-            1 => ("it was", "its"),
-            _ => ("they were", "their"),
+        let (they, they_were, their) = match self.missing.len() {
+            1 => ("it", "it was", "its"),
+            _ => ("they", "they were", "their"),
         };
         write!(
             f,
             "only {} of {} ranks joined within {}; missing: {}; check that {they_were} started with the same job token, \
-             host and port{of_other_machines}, and look at {their} output",
+             host and port{of_other_machines}, and did not end before {they} joined (data, flags): look at {their} output",
             self.world_size - self.missing.len(),
             self.world_size,
             units::seconds(self.waited.as_secs_f64()),
@@ -220,6 +220,8 @@ mod tests {
         let of_machines = text(Some(2));
         let what = "job token, host and port (by Everburn's launcher: this machine's command";
         assert!(of_machines.contains(what), "{of_machines}");
+        let ended = "and did not end before they joined (data, flags): look at their output";
+        assert!(of_machines.ends_with(ended), "{of_machines}");
         assert!(!text(None).contains("node_rank"), "{}", text(None));
         assert!(
             text(None).ends_with("look at their output"),
@@ -233,7 +235,7 @@ mod tests {
             waited: Duration::from_secs(8),
         };
         let expected = "only 1 of 2 ranks joined within 8 s; missing: rank 1; check that it was started with the same job \
-                        token, host and port, and look at its output";
+                        token, host and port, and did not end before it joined (data, flags): look at its output";
         assert_eq!(one.to_string(), expected);
     }
 

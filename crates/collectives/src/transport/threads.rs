@@ -13,7 +13,7 @@ use super::{CUT_HERE, Transport};
 
 /// What the others see when a rank closes without a goodbye, here and over TCP.
 pub(crate) const CLOSED_WITHOUT_GOODBYE: &str =
-    "its connection closed without a goodbye, as it does when a process is killed or crashes";
+    "its connection broke off, as it does when a process is killed or crashes";
 
 /// A transport between threads: a frame is put into the receiver's inbox by the sender's thread,
 /// and its elements are shared, not copied.

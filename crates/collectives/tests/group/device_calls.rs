@@ -82,7 +82,9 @@ fn a_rank_that_has_not_called_is_named_and_the_process_group_fails() {
         let first = told.iter().find(is_first);
         let text = first.unwrap_or_else(|| panic!("{told:?}")).to_string();
         assert!(
-            text.contains("for rank 1 in all_reduce(f32[8], sum) (collective 0, step 7)"),
+            text.contains(
+                "for rank 1 in all_reduce(f32[8], sum) of the nccl group (collective 0, step 7)"
+            ),
             "{text}"
         );
     });

@@ -141,10 +141,12 @@ fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() 
             );
             assert_eq!(report.has_called, Some(false), "{report}");
             let text = report.to_string();
+            let gdb = format!("`gdb --pid {} --batch -ex ", std::process::id());
             text.assert_contains([
                     "rank 1 stalled at step 50: it has not called all_reduce(f32[5], sum) (collective 1)",
                     "in which ranks 0, 2 waited for it",
                     "its heartbeats arrive, so it is busy or stuck in other work",
+                    &*gdb,
                     "rank 1: in its last beat, ",
                     "at step 49, in no operation; its last: barrier (collective 0, step 49), done",
                     "all_reduce(f32[5], sum) (collective 1, step 50, label 2), failed",

@@ -4,7 +4,7 @@ mod state;
 
 use std::time::Instant;
 
-use everburn_record::ranks;
+use everburn_record::{proc, ranks};
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
 
@@ -16,7 +16,7 @@ use super::{Plan, Supervisor};
 use crate::error::LaunchError;
 use crate::event::LaunchEvent;
 use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
-use crate::outcome::{EndedRank, loss};
+use crate::outcome::{EndedRank, Expulsion, loss};
 use crate::rank_log::continue_log;
 
 /// What is said of another machine without ranks in the job.
@@ -58,7 +58,7 @@ impl Supervisor<'_> {
                     loss(&ended, incarnation, expelled)
                 );
             }
-            if after_the_end && expelled {
+            if after_the_end && expelled.is_some() {
                 // It had no part in the end.
                 elastic.away.push(ended);
                 return;
@@ -192,7 +192,7 @@ impl Supervisor<'_> {
         }
         slot.next = Next::Nothing;
         slot.incarnation = incarnation;
-        slot.expelled = false;
+        slot.expelled = None;
         let first = slot.log.take();
         let is_first = first.is_some();
         let log = match first {
@@ -216,14 +216,18 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The others continue without a process that lives, stopped perhaps: only SIGKILL is sure to end it.
+    /// The others continue without a process that lives: only SIGKILL is sure to end it, as it may be stopped.
     fn expel(&mut self, local_rank: usize, incarnation: u64) {
         let (Some(elastic), Some(rank)) = (&mut self.elastic, &mut self.running[local_rank]) else {
             return;
         };
         let slot = &mut elastic.slots[local_rank];
         if slot.incarnation == incarnation {
-            slot.expelled = true;
+            let found = match proc::is_stopped(rank.process_id()) {
+                true => Expulsion::Stopped,
+                false => Expulsion::Silent,
+            };
+            slot.expelled.get_or_insert(found);
             rank.signal(Signal::KILL);
         }
     }
@@ -241,10 +245,10 @@ impl Supervisor<'_> {
         for local_rank in stopped.into_iter().filter(|_| goes_on) {
             let incarnation = elastic.slots[local_rank].incarnation;
             if let Some(rank) = &mut self.running[local_rank]
-                && !elastic.slots[local_rank].expelled
+                && elastic.slots[local_rank].expelled.is_none()
             {
                 tracing::debug!("process {incarnation} of local rank {local_rank} is stopped");
-                elastic.slots[local_rank].expelled = true;
+                elastic.slots[local_rank].expelled = Some(Expulsion::Stopped);
                 rank.signal(Signal::KILL);
             }
         }

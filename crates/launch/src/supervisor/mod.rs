@@ -155,7 +155,8 @@ impl<'a> Supervisor<'a> {
                 node_rank: self.config.node_rank,
                 nodes: self.config.nodes,
             };
-            let client = StoreClient::start(job.store.clone(), access, machine, client_events)
+            let (store, limit) = (job.store.clone(), self.config.step_limit);
+            let client = StoreClient::start((store, access), limit, machine, client_events)
                 .map_err(|source| system("start the store client", source))?;
             self.elastic = Some(Elastic::new(limits, client, machine.first_rank, logs));
             return Ok(());

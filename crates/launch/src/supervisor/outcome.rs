@@ -175,13 +175,24 @@ fn failed_allocation(tail: &[String]) -> Option<String> {
     ))
 }
 
-/// The error of a rank that has waited for others in vain, with who was `refused`; another error as it is.
+/// The error of a rank that has waited for others in vain, with who was `refused`; another error as it is. What to check is
+/// said once, by the error.
 fn with_refusal(message: &str, refused: &str) -> String {
-    match message.split_once("; check that ") {
-        Some((what, advice)) if what.contains(" ranks joined within ") => {
-            format!("{what}; the store has refused {refused}; check that {advice}")
-        }
-        _ => message.to_owned(),
+    let refused = match refused.split_once("; check that ") {
+        Some((who, _)) => who,
+        None => refused,
+    };
+    let ways = [
+        (" ranks joined within ", "; check that "),
+        (" did not form within ", "; look at their logs, "),
+    ];
+    let said = ways.iter().find_map(|(waited, advice)| {
+        let at = message.contains(waited).then(|| message.find(advice))??;
+        Some(message.split_at(at))
+    });
+    match said {
+        Some((what, advice)) => format!("{what}; the store has refused {refused}{advice}"),
+        None => message.to_owned(),
     }
 }
 
@@ -189,6 +200,7 @@ fn with_refusal(message: &str, refused: &str) -> String {
 mod tests {
     use std::time::Duration;
 
+    use everburn_collectives::elastic::ElasticError;
     use everburn_collectives::rendezvous::MissingRanks;
 
     use super::*;
@@ -206,6 +218,19 @@ mod tests {
         let part = format!(
             "missing: rank 1 of machine 1; the store has refused {refused}; check that it "
         );
+        assert!(text.contains(&part), "{text}");
+        let advised =
+            format!("{refused}; check that EVERBURN_JOB_TOKEN is the same on every machine");
+        assert_eq!(with_refusal(&missing.to_string(), &advised), text);
+        let too_few = ElasticError::TooFew {
+            generation: 1,
+            joined: 1,
+            min: 2,
+            missing: Vec::new(),
+            waited: Duration::from_secs(60),
+        };
+        let text = with_refusal(&too_few.to_string(), refused);
+        let part = format!("; the store has refused {refused}; look at their logs, and check");
         assert!(text.contains(&part), "{text}");
         let other = "loss is NaN; check that the data are whole";
         assert_eq!(with_refusal(other, refused), other);

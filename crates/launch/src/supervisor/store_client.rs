@@ -54,10 +54,10 @@ pub(crate) struct StoreClient {
 }
 
 impl StoreClient {
-    /// Starts a client of `store`, for the ranks of this machine.
+    /// Starts a client of `store`, for the ranks of this machine. A hosted store is tried for `limit`, if there is one.
     pub(crate) fn start(
-        store: JobStore,
-        access: StoreAccess,
+        (store, access): (JobStore, StoreAccess),
+        limit: Option<Duration>,
         machine: Machine,
         events: Sender<Event>,
     ) -> io::Result<Self> {
@@ -79,7 +79,8 @@ impl StoreClient {
         thread::Builder::new()
             .name("store-client".into())
             .spawn(move || {
-                let work = store.reach(options).and_then(|store| {
+                let limit = limit.unwrap_or(options.timeout);
+                let work = store.reach(options, limit).and_then(|store| {
                     let thread = StoreClientThread {
                         processes: MachineProcesses::new(store.shared.clone(), machine.first_rank),
                         lease: Lease::of_launcher(machine.node_rank),

@@ -83,6 +83,8 @@ fn a_stopped_rank_is_ended_though_nobody_else_has_noticed_and_started_again() {
     signal(stopped, Signal::STOP);
     wait_for_round(folder, "round.1.2", "0 1 2");
     assert!(!runs(stopped));
+    let told = fs::read_to_string(folder.join("told")).unwrap();
+    told.assert_contains(["rank 1 was stopped (SIGSTOP): the launcher has killed it"]);
     end_well(folder, &mut launcher, &[number_in(folder, "pid.1.2")]);
 }
 

@@ -33,7 +33,7 @@ fn a_rank_that_skips_a_call_is_named_by_all() {
         .find(|text| text.starts_with("rank ") && text.contains("for rank 3 in"));
     let whole = whole.unwrap_or_else(|| panic!("{texts:?}"));
     for part in [
-        "in all_reduce(f32[8], max) (collective 1, step 7)",
+        "in all_reduce(f32[8], max) of the nccl group (collective 1, step 7)",
         "check whether rank 3 still runs",
     ] {
         assert!(whole.contains(part), "{whole}");

@@ -104,10 +104,6 @@ fn judged(level: &str, text: &str, rank: usize) -> Option<(EventKind, Option<usi
         let lost = number_behind(text, " lost rank ").map(|rank| rank as usize);
         return Some((EventKind::Loss, lost));
     }
-    if text.starts_with("after step ") && text.contains("ranks wait to take part") {
-        // The group that is formed then tells of itself.
-        return None;
-    }
     Some((EventKind::Warning, Some(rank)))
 }
 
@@ -224,7 +220,7 @@ mod tests {
         for line in [
             "",
             "epoch 1/9  train  360/360  loss 2.2973",
-            "2026-11-22T00:32:50.661195Z  WARN after step 96: ranks wait to take part; its ranks were [0, 1]",
+            "2026-11-22T00:32:50.661195Z  INFO after step 96: more ranks come, and all meet again",
             "2026-11-22T00:32:50.661195Z  INFO conv1 and conv2 on flex",
             "  | error: not at the beginning",
             "--- rank 2 ---",

@@ -154,7 +154,7 @@ const LOG_0: &str = "\
 epoch 1/2  train  120/640  loss 2.2973
 2026-11-22T00:32:49.304676Z  WARN after step 11: rank 0 lost rank 2 in all_reduce(i64[1], sum) (collective 11, step 12, after 0.020 s): its connection closed without a goodbye; its ranks were [0, 1, 2]
 2026-11-22T00:32:49.374676Z  WARN ranks [0, 1] have made step 12, 0.07 s after the step before
-2026-11-22T00:32:50.661195Z  WARN after step 20: ranks wait to take part; its ranks were [0, 1]
+2026-11-22T00:32:50.661195Z  INFO after step 20: more ranks come, and all meet again
 2026-11-22T00:32:50.716870Z  WARN ranks [0, 1, 2] have made step 21, 0.06 s after the step before
 ";
 

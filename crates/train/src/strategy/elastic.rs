@@ -40,14 +40,13 @@ impl Standing {
     }
 }
 
-/// How the ranks of a group are called in the job, whose logs have these numbers. `error` may name some as the group
-/// does.
-fn as_in_the_job(members: &[usize], error: &TrainError) -> String {
+/// How the ranks of a group, which its errors may name as it does, are called in the job, whose logs have these numbers.
+fn as_in_the_job(members: &[usize]) -> String {
     let same = members
         .iter()
         .enumerate()
         .all(|(rank, member)| rank == *member);
-    match same || matches!(error, TrainError::SomebodyWaits) {
+    match same {
         true => format!("; the ranks of the group were {members:?}"),
         false => {
             let pairs = members.iter().enumerate();
@@ -100,10 +99,14 @@ impl RankLoop {
         // Errors count ranks as the group does, and the user as the job did at its start.
         let step = self.outcome.step;
         let before = regroup.members();
-        tracing::warn!(
-            "after step {step}: {error}{}",
-            as_in_the_job(&before, error)
-        );
+        match error {
+            // No loss, and all find it out: one says so.
+            TrainError::SomebodyWaits if self.is_first() => {
+                tracing::info!("after step {step}: more ranks come, and all meet again");
+            }
+            TrainError::SomebodyWaits => {}
+            _ => tracing::warn!("after step {step}: {error}{}", as_in_the_job(&before)),
+        }
         self.setup.live.enter(Phase::Regrouping);
         self.elastic.interrupted = true;
         self.leave_if_too_slow(&before, error)?;
@@ -141,7 +144,7 @@ impl RankLoop {
             if let Some(kind) = kind {
                 self.note(Event {
                     rank: lost.copied(),
-                    ..Event::new(kind, format!("{error}{}", as_in_the_job(&before, error)))
+                    ..Event::new(kind, format!("{error}{}", as_in_the_job(&before)))
                 });
             }
         }

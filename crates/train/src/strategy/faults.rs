@@ -29,7 +29,13 @@ impl RankLoop {
                     announce(fault, step);
                     signal(Signal::STOP);
                 }
-                Fault::Slow(_, by) => std::thread::sleep(by),
+                Fault::Slow(_, by) => {
+                    let mut begin = self.setup.config.chaos.beginning_at(step);
+                    if !again && begin.any(|begins| begins == fault) {
+                        announce(fault, step);
+                    }
+                    std::thread::sleep(by);
+                }
                 Fault::Drop(one, other) => {
                     let members = self.members();
                     let own = members[self.setup.group.rank()];

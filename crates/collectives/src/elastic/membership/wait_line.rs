@@ -78,8 +78,8 @@ mod tests {
         let first = first.text;
         assert_eq!(
             first,
-            "waiting for slot 2 of machine 1 (never started), slot 3 of machine 1 (never started), 50 s more; 2 of 4 ranks have \
-             joined after 10 s; then the others continue without them"
+            "waiting for slots 2, 3 of machine 1 (never started), 50 s more; 2 of 4 ranks have joined after 10 s; then the \
+             others continue without them"
         );
         assert_eq!(line(0, 69, 1), None);
         let second = line(0, 70, 3).unwrap().text;

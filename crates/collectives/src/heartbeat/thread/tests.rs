@@ -262,6 +262,15 @@ fn the_first_rank_that_waits_says_for_whom() {
     let begin =
         "rank 1 has waited 12 s for rank 0 (pid 4711) in barrier(), step 5: its heartbeats arrive";
     assert!(text.starts_with(begin), "{text}");
+    let gdb = r#", or at its threads: `gdb --pid 4711 --batch -ex "thread apply all backtrace"`; "#;
+    assert!(text.contains(gdb), "{text}");
+    let of_layers = FlightEntry {
+        group: 7,
+        group_name: Some("layers".to_owned()),
+        ..barrier(vec![0])
+    };
+    let named = of_layers.operation_of_group();
+    assert_eq!(named, "barrier() of the layers group");
     assert!(
         text.ends_with("the wait ends after 288 s more (`GroupOptions::timeout`)"),
         "{text}"

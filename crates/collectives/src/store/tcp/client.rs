@@ -66,8 +66,11 @@ impl TcpStore {
         Self::connect_within(address, options, limit)
     }
 
-    /// [`TcpStore::connect`] with a deadline of its own.
-    pub(crate) fn connect_within(
+    /// [`TcpStore::connect`], trying again until `limit` has passed. Later operations have [`StoreOptions::timeout`].
+    ///
+    /// # Errors
+    /// As [`TcpStore::connect`].
+    pub fn connect_within(
         address: &str,
         options: StoreOptions,
         limit: Duration,

@@ -125,6 +125,7 @@ impl TcpStore {
             Fault::Closed => "the server closed the connection; the process that hosts the store \
                               (rank 0 or the launcher) has probably ended, look at its output"
                 .into(),
+            Fault::UnknownName(reason) => reason,
             Fault::Io(error) => format!(
                 "{error}; the process that hosts the store (rank 0 or the launcher) has probably \
                  ended, look at its output"

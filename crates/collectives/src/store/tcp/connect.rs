@@ -36,6 +36,9 @@ const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 const SILENT: &str = "connections are accepted and nothing answers: it is no store, or the process that serves the store is \
                       stopped or overloaded";
 
+const UNKNOWN_NAME: &str = "check how it is spelled (MASTER_ADDR, or `LaunchConfig::rendezvous`), and that DNS or /etc/hosts of \
+                            this machine has it (`getent hosts`), or give the address";
+
 const NO_STORE: &str = "it closed the connection during ten handshakes; it may be another service: \
                         check the port";
 
@@ -54,7 +57,7 @@ pub(super) fn connect(
     // A client without a secret never probes.
     let mut has_probed = key.is_none();
     let mut notice = WaitNotice::new();
-    let mut last = String::new();
+    let mut last = None;
     loop {
         attempts += 1;
         // An attempt that the deadline cuts off says less than the one before.
@@ -92,7 +95,7 @@ pub(super) fn connect(
                 broken_handshakes += 1;
                 (broken_handshakes >= BROKEN_HANDSHAKES).then(|| NO_STORE.into())
             }
-            Fault::Timeout | Fault::Io(_) => {
+            Fault::Timeout | Fault::Io(_) | Fault::UnknownName(_) => {
                 broken_handshakes = 0;
                 None
             }
@@ -103,34 +106,62 @@ pub(super) fn connect(
                 reason,
             });
         }
-        let is_refused =
-            matches!(&fault, Fault::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused);
-        // What was connected to has not answered.
-        let fault = match (&fault, silent) {
-            (Fault::Timeout, Some(_)) => SILENT.to_owned(),
-            _ => fault.to_string(),
-        };
+        let problem = Problem::of(&fault, silent.is_some());
         if !is_cut_off {
-            last.clone_from(&fault);
+            last = Some(problem.clone());
         }
         let left = deadline.left();
         if left.is_zero() {
-            return Err(unreachable(address, target, attempts, deadline, &last));
+            let last = last.as_ref().unwrap_or(&problem);
+            return Err(unreachable(address, target, attempts, deadline, last));
         }
         if notice.is_due(deadline.elapsed()) {
             let on_wait = options.on_wait.clone().unwrap_or_default();
-            on_wait.tell(&not_reached_yet(address, &fault, is_refused, left));
+            on_wait.tell(&not_reached_yet(address, &problem, left));
         }
         backoff.sleep(left);
     }
 }
 
-/// What is said of a store that is still tried for; `fault` is that of the last attempt, and `is_refused` if nobody listens.
-fn not_reached_yet(address: &str, fault: &str, is_refused: bool, left: Duration) -> RanksAwaited {
-    let advice = match is_refused {
-        true => ": nobody listens there; is machine 0 (or rank 0) started?",
-        false => "",
+/// Why the last attempt failed, in words, and what of it decides what to check.
+#[derive(Debug, Clone)]
+struct Problem {
+    fault: String,
+    cause: Cause,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    UnknownName,
+    /// Nobody listens there.
+    Refused,
+    Other,
+}
+
+impl Problem {
+    /// That of an attempt with this fault; what was connected to has not answered if it `is_silent`.
+    fn of(fault: &Fault, is_silent: bool) -> Self {
+        let cause = match fault {
+            Fault::UnknownName(_) => Cause::UnknownName,
+            Fault::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => Cause::Refused,
+            _ => Cause::Other,
+        };
+        let fault = match fault {
+            Fault::Timeout if is_silent => SILENT.to_owned(),
+            _ => fault.to_string(),
+        };
+        Self { fault, cause }
+    }
+}
+
+/// What is said of a store that is still tried for.
+fn not_reached_yet(address: &str, problem: &Problem, left: Duration) -> RanksAwaited {
+    let advice = match problem.cause {
+        Cause::Refused => ": nobody listens there; is machine 0 (or rank 0) started?".to_owned(),
+        Cause::UnknownName => format!(": {UNKNOWN_NAME}"),
+        Cause::Other => String::new(),
     };
+    let fault = &problem.fault;
     let text = format!(
         "the store at {address} is not reached yet ({fault}); it is tried for {left:.0?} more{advice}"
     );
@@ -141,25 +172,32 @@ fn not_reached_yet(address: &str, fault: &str, is_refused: bool, left: Duration)
     }
 }
 
-/// The error of a client whose deadline is over; `last` is the fault of its last attempt.
+/// The error of a client whose deadline is over; `last` is the problem of its last attempt.
 fn unreachable(
     address: &str,
     target: Option<SocketAddr>,
     attempts: u32,
     deadline: Deadline,
-    last: &str,
+    last: &Problem,
 ) -> StoreError {
     let target = target.map(|target| target.to_string());
     let target = target.filter(|target| target != address);
     let target = target.map_or_else(String::new, |target| format!(" at {target}"));
+    let advice = match last.cause {
+        Cause::UnknownName => UNKNOWN_NAME,
+        Cause::Refused | Cause::Other => {
+            "check that rank 0 or the launcher has started the store, that its host and port are the same there (MASTER_ADDR and \
+             MASTER_PORT, or `LaunchConfig::rendezvous`; where the port was taken, machine 0 may have been given another), and \
+             that no firewall is in between"
+        }
+    };
     StoreError::Unreachable {
         address: address.to_owned(),
         operation: "connect",
         reason: format!(
-            "tried {attempts} times{target} in {}, last: {last}; check that rank 0 or the launcher has started the store, \
-             with this host and port (MASTER_ADDR and MASTER_PORT, or `LaunchConfig::rendezvous`; it may have taken another \
-             port), and that no firewall is in between",
-            units::seconds(deadline.elapsed().as_secs_f64())
+            "tried {attempts} times{target} in {}, last: {}; {advice}",
+            units::seconds(deadline.elapsed().as_secs_f64()),
+            last.fault
         ),
     }
 }
@@ -250,18 +288,13 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<S
             let _ = answer.send(found.map(Iterator::collect::<Vec<_>>));
         })
         .map_err(Fault::Io)?;
-    match answered.recv_timeout(deadline.left()) {
-        Ok(Ok(found)) if found.is_empty() => Err(Fault::Io(io::Error::other(format!(
-            "the name `{host}` has no address"
-        )))),
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(error)) => Err(Fault::Io(io::Error::other(format!(
-            "the name `{host}` cannot be resolved: {error}"
-        )))),
-        Err(_) => Err(Fault::Io(io::Error::other(format!(
-            "the name `{host}` was not resolved in time"
-        )))),
-    }
+    let unknown = match answered.recv_timeout(deadline.left()) {
+        Ok(Ok(found)) if found.is_empty() => "has no address".to_owned(),
+        Ok(Ok(found)) => return Ok(found),
+        Ok(Err(error)) => format!("cannot be resolved: {error}"),
+        Err(_) => "was not resolved in time".to_owned(),
+    };
+    Err(Fault::UnknownName(format!("the name `{host}` {unknown}")))
 }
 
 #[cfg(test)]
@@ -269,7 +302,12 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
     use std::time::Duration;
 
-    use super::{Deadline, nobody_listens, not_reached_yet, unreachable};
+    use super::{Cause, Deadline, Problem, nobody_listens, not_reached_yet, resolve, unreachable};
+
+    fn problem(cause: Cause) -> Problem {
+        let fault = "a fault".to_owned();
+        Problem { fault, cause }
+    }
 
     #[test]
     fn a_store_has_ended_where_its_address_refuses_and_not_where_no_time_is_left_to_ask() {
@@ -287,25 +325,33 @@ mod tests {
 
     #[test]
     fn of_a_store_that_is_still_tried_for_it_is_asked_whether_it_is_started() {
-        let text = |is_refused| {
+        let text = |cause| {
             let left = Duration::from_secs(290);
-            not_reached_yet("node1:29500", "a fault", is_refused, left).text
+            not_reached_yet("node1:29500", &problem(cause), left).text
         };
         let begin =
             "the store at node1:29500 is not reached yet (a fault); it is tried for 290s more";
-        assert_eq!(text(false), begin);
+        assert_eq!(text(Cause::Other), begin);
         let why = ": nobody listens there; is machine 0 (or rank 0) started?";
-        assert_eq!(text(true), format!("{begin}{why}"));
+        assert_eq!(text(Cause::Refused), format!("{begin}{why}"));
     }
 
     #[test]
-    fn of_a_store_that_is_not_reached_the_port_may_be_another() {
+    fn of_a_store_that_is_not_reached_the_port_may_be_another_and_the_name_unknown() {
         let over = Deadline::within(Duration::ZERO);
-        let error = unreachable("node1:29500", None, 3, over, "connection refused");
-        let text = error.to_string();
+        let text = |cause| unreachable("node1:29500", None, 3, over, &problem(cause)).to_string();
+        let refused = text(Cause::Refused);
         let begin = "the store at node1:29500 cannot be reached: tried 3 times in ";
-        assert!(text.starts_with(begin), "{text}");
-        let end = "it may have taken another port), and that no firewall is in between";
-        assert!(text.ends_with(end), "{text}");
+        assert!(refused.starts_with(begin), "{refused}");
+        let what = "machine 0 may have been given another), and that no firewall is in between";
+        assert!(refused.ends_with(what), "{refused}");
+        let unknown = text(Cause::UnknownName);
+        assert!(
+            unknown.contains("DNS or /etc/hosts") && !unknown.contains("firewall"),
+            "{unknown}"
+        );
+        let named = resolve("node1", 1, over);
+        let fault = named.unwrap_err();
+        assert_eq!(Problem::of(&fault, false).cause, Cause::UnknownName);
     }
 }

@@ -352,8 +352,8 @@ impl Connection {
     }
 }
 
-/// What is said of a store that has not answered for long, where this request waits for what is `left`. The launcher of this
-/// machine is a `stopped` process, if it is.
+/// What is said of a store that has not answered for long, where a request waits for what is `left` and then fails: no step
+/// needs one. The launcher of this machine is a `stopped` process, if it is.
 fn not_answered(address: &str, left: Duration, stopped: Option<u32>) -> String {
     let what_to_do = match stopped {
         Some(process) => format!(
@@ -365,8 +365,10 @@ fn not_answered(address: &str, left: Duration, stopped: Option<u32>) -> String {
             .to_owned(),
     };
     format!(
-        "the store at {address} has not answered for {OVERDUE:.0?}, and this request fails in {left:.0?}; ranks that train \
-         continue without heartbeats: {what_to_do}"
+        "the store at {address} has not answered for {:.0} s; ranks that train continue without heartbeats, and one that has to \
+         meet others, at the start or after a loss, waits {:.0} s more: {what_to_do}",
+        OVERDUE.as_secs_f64(),
+        left.as_secs_f64()
     )
 }
 

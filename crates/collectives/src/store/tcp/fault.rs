@@ -15,6 +15,9 @@ pub(crate) enum Fault {
     Io(io::Error),
     #[error("{0}")]
     Protocol(String),
+    /// The host's name has no address.
+    #[error("{0}")]
+    UnknownName(String),
     #[error(
         "the store requires a job token and this process has none; set the same EVERBURN_JOB_TOKEN on \
          every machine (or use `StoreAccess::Token`)"

@@ -7,7 +7,7 @@ use everburn_record::ranks;
 
 use crate::config::{ElasticLaunch, LaunchConfig};
 use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
-use crate::outcome::{EndedRank, Restart};
+use crate::outcome::{EndedRank, Expulsion, Restart};
 use crate::supervisor::stopped::StoppedRanks;
 use crate::supervisor::store_client::StoreClient;
 use crate::supervisor::story::Story;
@@ -36,8 +36,8 @@ pub(super) struct RankSlot {
     pub(super) next: Next,
     /// It will not be started again.
     pub(super) away: bool,
-    /// The others continued without the current process.
-    pub(super) expelled: bool,
+    /// How the current process was left out, if it was.
+    pub(super) expelled: Option<Expulsion>,
 }
 
 /// The state of an elastic job on this machine.
@@ -77,7 +77,7 @@ impl Elastic {
                 restarts: 0,
                 next: Next::Number,
                 away: false,
-                expelled: false,
+                expelled: None,
             }
         };
         let slots: Vec<RankSlot> = logs.into_iter().enumerate().map(slot).collect();

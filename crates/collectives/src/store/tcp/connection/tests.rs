@@ -36,8 +36,8 @@ fn only_writes_in_a_row_are_joined_until_a_reply_is_waited_for() {
 #[test]
 fn of_a_store_that_does_not_answer_the_launcher_that_is_stopped_is_named() {
     let said = |stopped| not_answered("10.0.0.1:29500", Duration::from_secs(10), stopped);
-    let begin = "the store at 10.0.0.1:29500 has not answered for 10s, and this request fails in 10s; ranks that train \
-                 continue without heartbeats: ";
+    let begin = "the store at 10.0.0.1:29500 has not answered for 10 s; ranks that train continue without heartbeats, and one \
+                 that has to meet others, at the start or after a loss, waits 10 s more: ";
     let stopped = said(Some(4711));
     assert!(stopped.starts_with(begin), "{stopped}");
     assert!(
