@@ -129,6 +129,7 @@ fn refuse_weights_of_the_same_run(arguments: &TrainArguments) -> Result<(), CliE
 /// Makes the first `runs/<model>-<number>` that nobody else has made.
 pub(crate) fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
     let failed = |path: &Path, error: &std::io::Error| {
+        let error = everburn_record::file::with_hint(error, "--run-dir");
         CliError::usage(format!("{} cannot be made: {error}", path.display()))
     };
     let runs = Path::new(RUNS);

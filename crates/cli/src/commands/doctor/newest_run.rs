@@ -207,7 +207,7 @@ fn end(run: &Path, events: &Events) -> Option<(Verdict, String)> {
         Some(rest) => format!("stopped on {}", rest.split(", ").next().unwrap_or(rest)),
         None => last.text.clone(),
     };
-    let text = format!("it has ended before its time: {text}");
+    let text = format!("it did not finish: {text}");
     (!is_finished).then_some((Verdict::Warn, text))
 }
 

@@ -312,7 +312,7 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
     );
     assert!(!stopped.contains("under way"), "{stopped}");
     let stopped = &written(&events)[0];
-    let what = "it has ended before its time: stopped on request after step 12";
+    let what = "it did not finish: stopped on request after step 12";
     stopped.assert_contains([what, "the same command"]);
     let named = findings(&run)[0].to_string();
     assert!(named.starts_with("warn  run "), "{named}");
