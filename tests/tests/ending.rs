@@ -136,7 +136,7 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
     let is_noted = events.contains("stopping on SIG");
     assert_eq!(is_noted, ranks > 1, "{events}");
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
-    let stopped = format!("it has ended before its time: stopped {stopped}");
+    let stopped = format!("it did not finish: stopped {stopped}");
     let continued = "train --resume --run-dir run` continues";
     assert!(
         doctor.stdout.contains(&stopped) && doctor.stdout.contains(continued),
