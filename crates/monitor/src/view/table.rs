@@ -16,7 +16,7 @@ const WIDE: u16 = 150;
 /// Which columns there are.
 #[derive(Clone, Copy)]
 struct Columns {
-    /// There is room for all of them, and for the last collective as it is told.
+    /// There is room for all of them, and for the last collective in words.
     wide: bool,
     /// The times of recent steps: where a narrow terminal shows a run that is held up, who waits for whom has their room.
     times: bool,
