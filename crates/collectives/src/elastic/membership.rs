@@ -301,7 +301,12 @@ impl Membership {
                 }
             }
             let earlier = assessment.present.iter();
-            let turn = place.unwrap_or_else(|| earlier.filter(|it| it.slot < me.slot).count() + 1);
+            let turn = match place {
+                Some(place) => place,
+                // The members of a group that works close the round when they come to it.
+                None if number > 1 && !assessment.broken => SLOTS,
+                None => earlier.filter(|it| it.slot < me.slot).count() + 1,
+            };
             self.wait_for_close(turn, number).map_err(failed)?;
         }
     }
