@@ -181,9 +181,14 @@ impl Ranks {
         }
     }
 
-    /// The ranks that are stopped, with their processes.
+    /// The ranks that are stopped and still take part, with their processes.
     pub(super) fn stopped(&self) -> impl Iterator<Item = (usize, u32)> {
+        let takes_part = |rank: &usize| {
+            !self.lost.contains_key(rank)
+                && (self.members.is_empty() || self.members.contains(rank))
+        };
         let stopped = self.live.values().filter(|live| live.stopped);
+        let stopped = stopped.filter(move |live| takes_part(&live.rank));
         stopped.filter_map(|live| Some((live.rank, live.pid?)))
     }
 

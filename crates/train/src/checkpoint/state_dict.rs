@@ -244,7 +244,10 @@ pub(super) fn fitting_tensors<M: Module>(
         skip.fit(&tensor.name) || skip.fit(&format!("{prefix}{}", tensor.name))
     });
     let their_name = layout.names_in(&names);
-    let mismatch = mismatch(&ours, &tensors, &|name| match of_pytorch {
+    // The layout may have added one.
+    let of_all = names.iter().all(|name| name.starts_with(&prefix));
+    let of_all = of_all.then_some(&*prefix).unwrap_or_default();
+    let mismatch = mismatch(&ours, &tensors, of_all, &|name| match of_pytorch {
         true => their_name(name),
         false => name.to_string(),
     });
@@ -252,14 +255,9 @@ pub(super) fn fitting_tensors<M: Module>(
         if of_pytorch {
             refuse_others(path, &names, skip, layout)?;
         }
-        // The layout may have added one.
-        let shared = match prefix.is_empty() || !names.iter().all(|name| name.starts_with(&prefix))
-        {
-            true => String::new(),
-            false => format!(
-                "\n  (all names in the file begin with `{}`)",
-                prefix.escape_debug()
-            ),
+        let shared = match of_all.escape_debug().to_string() {
+            none if none.is_empty() => none,
+            all => format!("\n  (all names in the file begin with `{all}`)"),
         };
         let (mismatch, problems) = match of_pytorch && path.is_dir() {
             true => stated::with_contradictions(mismatch, path, layout, &folder::read(path)?),

@@ -166,7 +166,12 @@ fn failed(path: &Path, reason: String) -> TrainError {
 /// A file of parameters that are those of `model`, none of them read yet.
 fn open<M: Module>(model: &M, path: &Path, question: &str) -> Result<SafetensorsStore, TrainError> {
     let (store, theirs) = tensors_of(path, question)?;
-    match mismatch(&model.collect(None, None, true), &theirs, &str::to_owned) {
+    match mismatch(
+        &model.collect(None, None, true),
+        &theirs,
+        "",
+        &str::to_owned,
+    ) {
         None => Ok(store),
         Some((mismatch, problems)) => Err(TrainError::Weights {
             path: path.to_path_buf(),

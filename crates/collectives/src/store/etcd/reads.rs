@@ -25,6 +25,12 @@ pub(super) struct ReadResult {
     revision: i64,
 }
 
+/// What one transaction has read.
+struct Found<'a> {
+    entries: HashMap<&'a [u8], KeyValue>,
+    revision: i64,
+}
+
 impl EtcdStore {
     pub(super) fn opened<'a>(
         &self,
@@ -85,12 +91,15 @@ impl EtcdStore {
         let values = full
             .iter()
             .zip(keys)
-            .map(|(full, key)| match found.get(&**full) {
+            .map(|(full, key)| match found.entries.get(&**full) {
                 Some(entry) => Ok(Some(self.opened(key, full, entry)?.to_vec())),
                 None => Ok(None),
             });
         let values = values.collect::<Result<_, StoreError>>()?;
-        Ok(ReadResult { values, revision })
+        Ok(ReadResult {
+            values,
+            revision: found.revision,
+        })
     }
 
     /// What is under the keys of `spans`, all at one revision, and that; `None` where keys must be read one by one.
@@ -99,7 +108,7 @@ impl EtcdStore {
         operation: &'static str,
         spans: &[Span<'a>],
         deadline: Deadline,
-    ) -> Result<Option<(HashMap<&'a [u8], KeyValue>, i64)>, StoreError> {
+    ) -> Result<Option<Found<'a>>, StoreError> {
         let reads: Vec<_> = spans.iter().map(Span::request).collect();
         let request = messages::transaction(&[], &reads, &[]);
         let answer: Transaction = self
@@ -108,14 +117,14 @@ impl EtcdStore {
         let revision = answer.revision();
         let answers = answer.ranges(spans.len());
         let answers = answers.map_err(|reason| self.gateway.malformed(reason))?;
-        let mut found = HashMap::new();
+        let mut entries = HashMap::new();
         for (span, answer) in spans.iter().zip(answers) {
-            let Some(entries) = span.found(answer) else {
+            let Some(found) = span.found(answer) else {
                 return Ok(None);
             };
-            found.extend(entries);
+            entries.extend(found);
         }
-        Ok(Some((found, revision)))
+        Ok(Some(Found { entries, revision }))
     }
 
     /// Waits for all keys and returns their values, each as it was when it was first seen.

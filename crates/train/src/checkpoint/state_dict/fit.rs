@@ -61,10 +61,11 @@ pub enum WeightsMismatch {
 }
 
 /// How the tensors of a file differ from the model's, and what is wrong with them, a line each; `None` if nothing. The
-/// lines name tensors as the file does, by `their_name`.
+/// lines name tensors as the file does, by `their_name`; in the file, all names begin with `prefix`.
 pub(in crate::checkpoint) fn mismatch(
     ours: &[PackedTensor],
     theirs: &BTreeMap<String, PackedTensor>,
+    prefix: &str,
     their_name: &dyn Fn(&str) -> String,
 ) -> Option<(WeightsMismatch, String)> {
     let found = Differences::of(ours, theirs, their_name);
@@ -122,7 +123,7 @@ pub(in crate::checkpoint) fn mismatch(
         );
         return Some((WeightsMismatch::Tensors, problems));
     }
-    let (mismatch, diagnosis) = found.diagnosis(ours, theirs);
+    let (mismatch, diagnosis) = found.diagnosis(ours, theirs, prefix);
     // Where no name is the model's, all of a small model are of use.
     let shown = match mismatch {
         WeightsMismatch::OtherArchitecture if found.count() <= SMALL => found.shown_up_to(SMALL),

@@ -307,7 +307,7 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
     ];
     let stopped = &written(&events[..2])[0];
     assert!(
-        stopped.contains("before its time: stopped on SIGINT"),
+        stopped.contains("it did not finish: stopped on SIGINT"),
         "{stopped}"
     );
     assert!(!stopped.contains("under way"), "{stopped}");

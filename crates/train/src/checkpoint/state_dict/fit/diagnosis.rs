@@ -114,6 +114,7 @@ impl Differences {
         &self,
         ours: &[PackedTensor],
         theirs: &BTreeMap<String, PackedTensor>,
+        prefix: &str,
     ) -> (WeightsMismatch, String) {
         use WeightsMismatch::{Missing, OtherArchitecture, OtherSize, Tensors};
 
@@ -127,7 +128,7 @@ impl Differences {
         // One is few in a small model, too.
         let few = (all / FEW).max(1);
         let (mismatch, diagnosis) = match (named, self.unknown.len(), self.missing.len()) {
-            (0, ..) => (OtherArchitecture, names::diagnosis(ours, theirs)),
+            (0, ..) => (OtherArchitecture, names::diagnosis(ours, theirs, prefix)),
             (_, 0, 0) if self.integers > 0 && self.integers == self.other.len() => (
                 Tensors,
                 format!(
@@ -148,10 +149,15 @@ impl Differences {
             (_, 0, missing) if self.other.is_empty() && (missing <= few || self.lacks_a_layer(ours)) => {
                 let skip = self.patterns_of_missing(ours);
                 let patterns = skip.iter().map(|it| format!("`init_skip = '{it}'`"));
+                let training = match skip.is_empty() {
+                    true => String::new(),
+                    false => format!(
+                        " A training with {} begins with new weights there; an import needs all tensors",
+                        patterns.collect::<Vec<_>>().join(" ")
+                    ),
+                };
                 let text = format!(
-                    "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole? A training \
-                     with {} begins with new weights there; an import needs all tensors",
-                    patterns.collect::<Vec<_>>().join(" ")
+                    "the file lacks {missing} of the model's {all} tensors, and all others fit: was it saved whole?{training}"
                 );
                 (Missing { skip }, text)
             }
@@ -251,14 +257,12 @@ impl Differences {
     }
 
     /// What `init_skip` has to say for the missing tensors, and for no others: the pattern of their layer if all of it is
-    /// missing, else their names.
+    /// missing, else their names; nothing where they are too many to name.
     fn patterns_of_missing(&self, ours: &[PackedTensor]) -> Vec<String> {
         match self.layer_missing() {
             Some(layer) if self.lacks_a_layer(ours) => vec![format!("{layer}.*")],
-            _ => {
-                let names = self.missing_names().take(MOST_SHOWN);
-                names.map(str::to_owned).collect()
-            }
+            _ if self.missing.len() > MOST_SHOWN => Vec::new(),
+            _ => self.missing_names().map(str::to_owned).collect(),
         }
     }
 }

@@ -9,14 +9,19 @@ use super::is_count;
 /// The ends of the names of a layer's tensors, with their shapes.
 type Shapes = BTreeMap<String, Vec<usize>>;
 
-/// What is said of a file in which no tensor has a name of the model.
-pub(super) fn diagnosis(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
+/// What is said of a file in which no tensor has a name of the model, and where each name begins with `prefix`, which
+/// those of `theirs` lack.
+pub(super) fn diagnosis(
+    ours: &[PackedTensor],
+    theirs: &BTreeMap<String, PackedTensor>,
+    prefix: &str,
+) -> String {
     let Some(renamed) = renamed_layers(ours, theirs) else {
         return "no tensor of it has a name of the model: it is of another architecture".to_owned();
     };
     let names: Vec<String> = renamed
         .iter()
-        .map(|(theirs, ours)| format!("{theirs:?}: {ours:?}"))
+        .map(|(theirs, ours)| format!("{:?}: {ours:?}", format!("{prefix}{theirs}")))
         .collect();
     format!(
         "no tensor of it has a name of the model, and its layers have the model's shapes. Rename them in Python, with \

@@ -114,18 +114,18 @@ fn a_layer_that_is_missing_is_named_by_a_pattern_and_a_part_of_one_by_its_name()
 fn layers_under_other_names_are_listed_with_those_of_the_model() {
     let config = MlpConfig::new().with_inputs(6).with_hidden(vec![5, 4]);
     let saved = Saved::new(&config);
-    let renamed = |saved: &Saved| {
+    let renamed = |saved: &Saved, head: &'static str| {
         saved.rewrite(|(name, data)| {
             let numbers = [
                 ("layers.0", "net.0"),
                 ("layers.1", "net.2"),
-                ("layers.2", "fc"),
+                ("layers.2", head),
             ];
             let other = |name: String, (ours, theirs): &(&str, &str)| name.replace(ours, theirs);
             Some((numbers.iter().fold(name, other), data))
         });
     };
-    renamed(&saved);
+    renamed(&saved, "fc");
     let text = saved.refusal(&config).to_string();
     text.assert_contains([
         "Rename them in Python, with names = {\"net.0\": \"layers.0\", \"net.2\": \"layers.1\", \"fc\": \"layers.2\"}: {names",
@@ -133,10 +133,15 @@ fn layers_under_other_names_are_listed_with_those_of_the_model() {
         "layers.2.bias is not in the file",
     ]);
     assert!(!text.contains(" more"), "{text}");
+    // A prefix of all names is part of them in the file.
+    let saved = Saved::new(&config);
+    renamed(&saved, "net.4");
+    let text = saved.refusal(&config).to_string();
+    text.assert_contains(["\"net.4\": \"layers.2\"}"]);
     // Which of two layers of the same shapes is which is not known.
     let config = config.with_hidden(vec![6, 6]);
     let saved = Saved::new(&config);
-    renamed(&saved);
+    renamed(&saved, "fc");
     let text = saved.refusal(&config).to_string();
     assert!(!text.contains("Rename"), "{text}");
 }
