@@ -86,8 +86,7 @@ impl EtcdStore {
                 self.read_spans(operation, &Span::each(&full), deadline)?
             }
         };
-        let (found, revision) =
-            found.ok_or_else(|| self.gateway.malformed("it keeps a key back"))?;
+        let found = found.ok_or_else(|| self.gateway.malformed("it keeps a key back"))?;
         let values = full
             .iter()
             .zip(keys)
