@@ -246,7 +246,7 @@ pub(super) fn fitting_tensors<M: Module>(
     let their_name = layout.names_in(&names);
     // The layout may have added one.
     let of_all = names.iter().all(|name| name.starts_with(&prefix));
-    let of_all = of_all.then_some(&*prefix).unwrap_or_default();
+    let of_all = if of_all { &*prefix } else { "" };
     let mismatch = mismatch(&ours, &tensors, of_all, &|name| match of_pytorch {
         true => their_name(name),
         false => name.to_string(),
