@@ -65,7 +65,7 @@ impl<'a> Span<'a> {
         2 * self.keys.len() + 16
     }
 
-    /// What of the answer was wanted; `None` where the range has so many other keys that these must be read one by one.
+    /// What of the answer was wanted; `None` where the range has too many other keys: these are read one by one.
     pub(super) fn found(&self, answer: Range) -> Option<Vec<(&'a [u8], KeyValue)>> {
         if let [key] = &*self.keys {
             return Some(
