@@ -368,6 +368,8 @@ fn value(argument: &Arg, matches: &ArgMatches) -> Result<Value, String> {
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
+        // As it was given: TOML has 2.0 for a 2.
+        Value::Float(number) => number.to_string(),
         value => value.to_string(),
     }
 }

@@ -178,9 +178,16 @@ impl ScheduleNumbers {
         }
     }
 
-    /// Whether the rate of a step depends on how many steps the run makes.
-    pub(crate) fn depend_on_length(&self, schedule: Schedule) -> bool {
-        schedule.has_an_end() || (self.warmup_steps > 0.0 && self.warmup_steps < 1.0)
+    /// Whether the rates after step `step` are not the same in a run of `before` steps and in one of `after`.
+    pub(crate) fn differ_after(
+        &self,
+        step: usize,
+        schedule: Schedule,
+        [before, after]: [usize; 2],
+    ) -> bool {
+        let (before, after) = (self.warmup_of(before), self.warmup_of(after));
+        let over = step >= before.max(after);
+        schedule.has_an_end() || before != after && (schedule == Schedule::Step || !over)
     }
 
     /// How many of `total_steps` steps the warm-up takes; a share is rounded, and leaves at least one step.

@@ -84,21 +84,24 @@ impl RankLoop {
     /// schedule of a run of this length from here on.
     fn stretch_schedule(&mut self, progress: &Progress) {
         let own = self.progress();
+        let lengths = [progress.total_steps, own.total_steps];
+        if lengths[0] == lengths[1] {
+            return;
+        }
+        let numbers = own.schedule_numbers;
         let schedule = match self.setup.state.own_schedule {
             true => "task's own".to_string(),
-            false if own.schedule_numbers.depend_on_length(own.schedule) => {
+            false if numbers.differ_after(progress.step, own.schedule, lengths) => {
                 own.schedule.to_string()
             }
             false => return,
         };
-        if own.total_steps == progress.total_steps {
-            return;
-        }
         let left = own.total_steps.saturating_sub(progress.step);
         let state = &mut self.setup.state;
-        // They may be the same: by a task's own schedule, and where a warm-up is over and the rate constant.
         let rates_differ = state.stretch_schedule(progress.scheduled_steps(), left);
-        if self.is_first() && rates_differ {
+        // A task's own schedule may be the same for any number of steps.
+        let changes = rates_differ || !state.own_schedule;
+        if self.is_first() && changes && left > 0 {
             let rate = self.setup.state.scheduler.clone().step().base();
             tracing::warn!(
                 "the {schedule} schedule of the learning rate was that of {} steps; from step {} on it is that of {}, and begins \

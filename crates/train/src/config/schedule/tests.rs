@@ -56,9 +56,11 @@ fn each_schedule_has_its_curve_behind_the_warm_up() {
         rates(Schedule::Cosine, small, 3),
         rates(Schedule::Cosine, none, 3)
     );
-    assert!(
-        share.depend_on_length(Schedule::Constant) && !warm.depend_on_length(Schedule::Constant)
-    );
+    let differ =
+        |numbers: ScheduleNumbers, step, schedule| numbers.differ_after(step, schedule, [10, 20]);
+    assert!(differ(share, 5, Schedule::Constant) && differ(share, 9, Schedule::Step));
+    assert!(!differ(share, 6, Schedule::Constant) && !differ(warm, 1, Schedule::Constant));
+    assert!(differ(warm, 9, Schedule::Cosine));
     let to = ScheduleNumbers {
         final_learning_rate: Some(0.4),
         ..warm
