@@ -252,9 +252,10 @@ impl Membership {
         let expected = before.map_or(self.options.max, |before| before.members.len());
         let turn = match place {
             Some(place) => Some(place).filter(|place| *place < expected),
+            // By rank. The first ranks may be the lost ones, so nobody waits longer than the third.
             None => before
                 .and_then(|before| before.rank_of(me))
-                .map(|rank| rank + 1),
+                .map(|rank| (rank + 1).min(3)),
         };
         if let Some(turn) = turn.filter(|turn| *turn > 1) {
             // Others are still to come, and one looks already. Each look reads all slots.

@@ -18,9 +18,9 @@
 //!
 //! # When a round closes
 //! Any participant closes it, by one compare-and-set, so that a generation has one list of members:
-//! 1. All slots have joined: at once.
+//! 1. All slots have joined: as soon as one that looks sees it.
 //! 2. At least [`ElasticOptions::min`] have joined, and so have all expected processes that have not
-//!    *ended*: at once. Expected are the live members of the previous generation; if there are none (in
+//!    *ended*: as soon. Expected are the live members of the previous generation; if there are none (in
 //!    the first round, or all have ended), all slots that are not known to be down.
 //! 3. At least that many have joined, the group is known to be broken, and [`ElasticOptions::patience`]
 //!    has passed: missing members are *expelled*. Their launcher kills and restarts them.
