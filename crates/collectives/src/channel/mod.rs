@@ -171,8 +171,15 @@ impl Channels {
         self.waiter.ticket()
     }
 
-    /// Sleeps until one of `interests` has become ready since the ticket was taken, for [`TICK`] at most.
-    pub(crate) fn wait(&self, ticket: Option<Ticket>, interests: &[Interest]) {
-        self.waiter.wait(ticket, &self.by_rank, interests, TICK);
+    /// Sleeps until one of `interests` has become ready since the ticket was taken, for [`TICK`] at most, or for
+    /// `between_polls` where both sockets and shared memory may become ready.
+    pub(crate) fn wait(
+        &self,
+        ticket: Option<Ticket>,
+        interests: &[Interest],
+        between_polls: Duration,
+    ) {
+        let most = (TICK, between_polls.min(TICK));
+        self.waiter.wait(ticket, &self.by_rank, interests, most);
     }
 }

@@ -7,10 +7,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Channel, Interest};
 use crate::shared_memory::{Doorbell, Ticket};
 
-/// How long a rank with both kinds of channels waits on its doorbell before it polls its sockets:
-/// no single call waits for both. About the latency of a fast network.
-const DOORBELL_WAIT: Duration = Duration::from_micros(50);
-
 /// Waits for events on the channels of one rank.
 pub(super) struct Waiter {
     /// Rung by the ranks of this machine.
@@ -26,13 +22,15 @@ impl Waiter {
         self.bell.as_ref().map(Doorbell::ticket)
     }
 
-    /// Sleeps until one of `interests` has become ready since `ticket` was taken, for at most `most`.
+    /// Sleeps until one of `interests` has become ready since `ticket` was taken, for at most `most`. No single call
+    /// waits for both kinds of channels: a rank that has both sleeps on its doorbell, for at most `between_polls`, and
+    /// the caller comes back to poll the sockets.
     pub(super) fn wait(
         &self,
         ticket: Option<Ticket>,
         channels: &[Option<Channel>],
         interests: &[Interest],
-        most: Duration,
+        (most, between_polls): (Duration, Duration),
     ) {
         let sockets = sockets_of_interest(channels, interests);
         match (&self.bell, ticket) {
@@ -41,7 +39,7 @@ impl Waiter {
             }
             (Some(bell), Some(ticket)) => {
                 if !wait_for(sockets, Duration::ZERO) {
-                    bell.wait(ticket, DOORBELL_WAIT);
+                    bell.wait(ticket, between_polls);
                 }
             }
             _ => {

@@ -12,7 +12,7 @@ mod transfer;
 mod trouble;
 mod wait_policy;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) use self::task::{ALIGNMENT, Plan, Space, TaskId};
 pub(crate) use self::transfer::Buffers;
@@ -130,7 +130,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
                     if self.pass()? {
                         backoff.reset();
                     } else {
-                        self.sleep(ticket);
+                        self.sleep(ticket, backoff.next_pause());
                         if self.check()? {
                             backoff.reset();
                         }
@@ -346,8 +346,8 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         Ok(())
     }
 
-    /// Sleeps until a channel is ready, for a short time at most.
-    fn sleep(&mut self, ticket: Option<Ticket>) {
+    /// Sleeps until a channel is ready, for a short time at most. Sockets are polled after `between_polls`.
+    fn sleep(&mut self, ticket: Option<Ticket>, between_polls: Duration) {
         let Workspace { plan, peers, .. } = &mut *self.workspace;
         let mut interests = Vec::with_capacity(peers.len());
         for (rank, peer) in peers.iter().enumerate() {
@@ -361,6 +361,6 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             interest.write = writes && !peer.sent && plan.has_more(rank);
             interests.push(interest);
         }
-        self.channels.wait(ticket, &interests);
+        self.channels.wait(ticket, &interests, between_polls);
     }
 }

@@ -22,6 +22,12 @@ const BACKGROUND_SPIN: Duration = Duration::from_micros(3);
 /// first.
 const YIELDS: u32 = 4;
 
+/// How long a rank sleeps on its doorbell before it polls its sockets: about the latency of a fast network.
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+
+/// The longest of these pauses where ranks share cores.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
 /// The number of iterations between two readings of the clock.
 const CLOCK: u32 = 16;
 
@@ -41,6 +47,8 @@ pub(super) struct Backoff {
     turns: u32,
     yielded: u32,
     since: Option<Instant>,
+    pause: Duration,
+    longest_pause: Duration,
 }
 
 impl Backoff {
@@ -58,12 +66,27 @@ impl Backoff {
             turns: 0,
             yielded: 0,
             since: None,
+            pause: FIRST_PAUSE,
+            longest_pause: match oversubscribed {
+                true => LONGEST_PAUSE,
+                false => FIRST_PAUSE,
+            },
         }
     }
 
     /// Starts again after progress.
     pub(super) fn reset(&mut self) {
         (self.turns, self.yielded, self.since) = (0, 0, None);
+        self.pause = FIRST_PAUSE;
+    }
+
+    /// How long to sleep before sockets are polled again. Where ranks share cores, each pause is twice the one before:
+    /// the polls of ranks that wait take the time of those that they wait for. A message then waits at most as long
+    /// again as its receiver has waited already.
+    pub(super) fn next_pause(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (2 * pause).min(self.longest_pause);
+        pause
     }
 
     pub(super) fn next_action(&mut self) -> WaitAction {
@@ -103,6 +126,21 @@ mod tests {
         assert_eq!(turns.last(), Some(&WaitAction::Sleep));
         backoff.reset();
         assert_eq!(backoff.next_action(), WaitAction::Retry);
+    }
+
+    #[test]
+    fn pauses_grow_only_where_ranks_share_cores() {
+        let pauses = |oversubscribed| {
+            let mut backoff = Backoff::new(WaitPolicy::Background, oversubscribed);
+            let pauses = [(); 12].map(|()| backoff.next_pause());
+            backoff.reset();
+            assert_eq!(backoff.next_pause(), FIRST_PAUSE);
+            pauses
+        };
+        assert_eq!(pauses(false), [FIRST_PAUSE; 12]);
+        let growing = pauses(true);
+        assert_eq!(growing[..3], [1, 2, 4].map(|times| times * FIRST_PAUSE));
+        assert_eq!(growing[11], LONGEST_PAUSE);
     }
 
     #[test]
