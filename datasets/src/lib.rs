@@ -54,6 +54,7 @@ mod damaged;
 mod detect;
 mod download;
 mod error;
+mod files;
 mod idx;
 mod image_dataset;
 mod image_folder;

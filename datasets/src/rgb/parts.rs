@@ -10,12 +10,11 @@ use super::{Channels, LoadedRgb, RgbRequest, SIZE, TEST_SHARE};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::collection::check_hash;
 use crate::download::{self, FetchError};
-use crate::error::damaged;
-use crate::image_folder::{LeftOut, names};
+use crate::error::{damaged, refused};
+use crate::files::{names, sha256_of};
+use crate::image_folder::LeftOut;
 use crate::locate::{self, SearchedFolder};
-use crate::rgb_item::refused;
 use crate::source::fetch;
-use crate::table::sha256_of;
 use crate::tar_shards::TarFiles;
 use crate::{
     Cifar, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem, Surroundings,

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-use super::source::read_at_most;
 use crate::DatasetError;
 use crate::error::damaged;
+use crate::files::read_at_most;
 
 /// The largest file that is read: the largest published ones have 20 MB.
 const LARGEST_FILE: u64 = 128 << 20;
