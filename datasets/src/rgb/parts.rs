@@ -37,13 +37,12 @@ pub(super) struct Parts {
     fingerprint: String,
     train_fingerprint: String,
     test_fingerprint: String,
-    /// The training images are those of the test.
-    test_alone: bool,
 }
 
 impl Parts {
     pub(super) fn finish(mut self, request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
         let [train, test] = self.sets;
+        let test_alone = Arc::ptr_eq(&train, &test);
         let limits = [
             (request.train_limit, train.len()),
             (request.test_limit, test.len()),
@@ -87,7 +86,7 @@ impl Parts {
                 name: self.name,
                 origin: self.origin,
                 reason: self.reason,
-                train: match self.test_alone {
+                train: match test_alone {
                     true => 0,
                     false => train.len(),
                 },
@@ -185,7 +184,6 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         validated = format!("; validation: the {} images of val", set.len());
     }
     Ok(Parts {
-        test_alone: Arc::ptr_eq(&train, &test),
         classes: train.classes().to_vec(),
         fingerprint,
         train_fingerprint: train.fingerprint().to_owned(),
@@ -299,7 +297,6 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         }
     };
     Ok(Parts {
-        test_alone: Arc::ptr_eq(&sets[0], &sets[1]),
         sets,
         validation: None,
         classes,
@@ -322,7 +319,6 @@ fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, 
     let [train, test] = Cifar::open(file.as_deref().unwrap_or(path), size)?;
     let [of_train, of_test] = [train.fingerprint(), test.fingerprint()];
     Ok(Parts {
-        test_alone: false,
         classes: train.classes().to_vec(),
         name: train.name().to_owned(),
         fingerprint: format!("{of_train} {of_test}"),
