@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
@@ -12,7 +12,7 @@ use everburn_record::task_method;
 use everburn_tests::AssertContains;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::process::{LauncherProcess, TOKEN, number_in, runs, wait_until};
+use crate::process::{LauncherProcess, TOKEN, end_with, number_in, runs, wait_until};
 
 const PART: &str = "EVERBURN_LAUNCH_TEST_RUN";
 const RANKS: &str = "TEST_RANKS";
@@ -24,10 +24,7 @@ const FOLDER: &str = "DIR";
 fn program() {
     let part = std::env::var(PART).expect("another test starts this one");
     let ranks = std::env::var(RANKS).unwrap().parse().unwrap();
-    let code = run(ranks, |rank| play(&part, rank));
-    // The `main` of a test program is not ours, so its exit code has to be found out.
-    let code = (0..=u8::MAX).find(|&number| ExitCode::from(number) == code);
-    std::process::exit(code.unwrap().into())
+    end_with(run(ranks, |rank| play(&part, rank)))
 }
 
 fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
