@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
-use super::view::{Grey, Renumbered, limited, mixed, numbers_in_order};
+use super::view::{Grey, Renumbered, limited, mapped, mixed, numbers_in_order};
 use super::{Channels, LoadedRgb, RgbRequest, SIZE, TEST_SHARE};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::collection::check_hash;
@@ -63,16 +63,13 @@ impl Parts {
             self.classes.clone_from(&request.classes);
         }
         let viewed = |set: Arc<dyn Dataset<RgbItem>>| -> Arc<dyn Dataset<RgbItem>> {
-            let set: Arc<dyn Dataset<RgbItem>> = match request.channels {
+            let set = match request.channels {
                 Channels::Rgb => set,
-                Channels::Grey => Arc::new(Grey(set)),
+                Channels::Grey => mapped(set, Grey),
             };
             match &numbers {
                 None => set,
-                Some(numbers) => Arc::new(Renumbered {
-                    set,
-                    numbers: Arc::clone(numbers),
-                }),
+                Some(numbers) => mapped(set, Renumbered(Arc::clone(numbers))),
             }
         };
         let [train, test] = [train, test].map(viewed);
