@@ -12,7 +12,7 @@ use everburn_record::task_method;
 use everburn_tests::AssertContains;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::process::{LauncherProcess, TOKEN, end_with, number_in, runs, wait_until};
+use crate::process::{LauncherProcess, TOKEN, end_with, number_in, numbers_in, runs, wait_until};
 
 const PART: &str = "EVERBURN_LAUNCH_TEST_RUN";
 const RANKS: &str = "TEST_RANKS";
@@ -129,10 +129,8 @@ fn two_ranks_meet_and_end_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let (code, told) = end_of(folder.path(), "adds up", 2);
     assert_eq!(code, Some(0), "{told}");
-    for rank in 0..2 {
-        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
-    }
-    let pids = [0, 1].map(|rank| number_in(folder.path(), &format!("pid.{rank}")));
+    assert_eq!(numbers_in(folder.path(), "sum", 2), [3, 3]);
+    let pids = numbers_in(folder.path(), "pid", 2);
     assert_ne!(pids[0], pids[1]);
     // Nobody needs the logs of a job that went well.
     assert_eq!(logs_in(folder.path()), 0);
@@ -250,9 +248,7 @@ fn a_killed_rank_is_blamed_and_not_the_one_that_panics_for_want_of_it() {
 fn an_interrupt_ends_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let mut program = start(command(folder.path(), "waits", 2));
-    for rank in 0..2 {
-        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
-    }
+    assert_eq!(numbers_in(folder.path(), "sum", 2), [3, 3]);
     program.signal(Signal::INT);
     assert_eq!(program.wait().code(), Some(130));
     for rank in 0..2 {
@@ -291,7 +287,5 @@ fn ranks_that_another_launcher_has_started_do_the_work() {
     for mut rank in ranks {
         assert_eq!(rank.wait().code(), Some(0));
     }
-    for rank in 0..2 {
-        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
-    }
+    assert_eq!(numbers_in(folder.path(), "sum", 2), [3, 3]);
 }

@@ -127,6 +127,12 @@ pub fn number_in(folder: &Path, name: &str) -> u32 {
     found.unwrap()
 }
 
+/// The numbers that each rank has written to `folder/NAME.RANK`.
+pub fn numbers_in(folder: &Path, name: &str, ranks: usize) -> Vec<u32> {
+    let names = (0..ranks).map(|rank| format!("{name}.{rank}"));
+    names.map(|name| number_in(folder, &name)).collect()
+}
+
 fn act_arguments() -> Vec<OsString> {
     ["act", "--exact", "--ignored", "--nocapture"]
         .map(OsString::from)
