@@ -53,6 +53,7 @@ mod collection;
 mod damaged;
 mod detect;
 mod download;
+mod draw;
 mod error;
 mod files;
 mod idx;
