@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use self::color::ColorChange;
 use self::geometry::Affine;
+use crate::draw::Draw;
 use crate::{IMAGE_HEIGHT, IMAGE_WIDTH, ImageItem, RgbItem};
 use rand_chacha::rand_core::Rng;
 
@@ -253,24 +254,7 @@ fn erased([height, width]: [f32; 2], draw: &mut Draw<impl Rng>) -> Option<ColorC
     })
 }
 
-/// Random numbers. Conversions are our own, so that no release of a library changes the pixels.
-struct Draw<'a, R: Rng>(&'a mut R);
-
-impl<R: Rng> Draw<'_, R> {
-    /// Uniform in `0..1`, a multiple of 2^-24 and therefore exact.
-    fn unit(&mut self) -> f32 {
-        (self.0.next_u32() >> 8) as f32 / 16_777_216.0
-    }
-
-    fn between(&mut self, low: f32, high: f32) -> f32 {
-        low + (high - low) * self.unit()
-    }
-
-    /// Uniform among `0..count`; the bias, `count` / 2^32, is of no consequence here.
-    fn below(&mut self, count: u32) -> u32 {
-        ((u64::from(self.0.next_u32()) * u64::from(count)) >> 32) as u32
-    }
-
+impl<R: Rng> Draw<R> {
     /// Height and width of a rectangle: of a share of the area, and of a ratio that is uniform by its logarithm.
     fn rectangle(
         &mut self,

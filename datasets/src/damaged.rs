@@ -24,7 +24,7 @@ impl Random {
     }
 
     /// The bytes cut off, with a few bits changed, with a part left out, or other bytes altogether.
-    fn damage(&mut self, whole: &[u8], round: usize) -> Vec<u8> {
+    pub(crate) fn damage(&mut self, whole: &[u8], round: usize) -> Vec<u8> {
         let mut bytes = whole.to_vec();
         match round % 4 {
             0 => bytes.truncate(self.below(whole.len())),

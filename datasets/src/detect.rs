@@ -1,13 +1,11 @@
 //! The kind of data at a path.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use crate::cifar::{self, CIFAR_10, CIFAR_100};
 use crate::error::{unreadable, unusable};
-use crate::image_folder::names;
+use crate::files::{beginning, names};
 use crate::rgb_item::is_image;
 use crate::table::PARQUET_MAGIC;
 use crate::tar_shards::is_pattern;
@@ -140,10 +138,8 @@ fn packed(path: &Path) -> Option<&'static str> {
         (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
         (b"Rar!", "a RAR archive"),
     ];
-    let mut beginning = Vec::new();
     // What cannot be read says so where it is looked at.
-    let file = File::open(path).ok().filter(|_| path.is_file())?;
-    file.take(8).read_to_end(&mut beginning).ok()?;
+    let beginning = path.is_file().then(|| beginning(path, 8))?.ok()?;
     let is = |(begin, _): &&(&[u8], &str)| beginning.starts_with(begin);
     BEGINNINGS.iter().find(is).map(|(_, name)| *name)
 }
@@ -173,11 +169,7 @@ fn of_folder(folder: &Path) -> Result<Option<DataKind>, DatasetError> {
 }
 
 fn of_file(file: &Path) -> Result<Option<DataKind>, DatasetError> {
-    let failed = |source| unreadable(file, source);
-    let mut beginning = Vec::new();
-    let opened = File::open(file).map_err(failed)?;
-    let read = opened.take(BEGINNING).read_to_end(&mut beginning);
-    read.map_err(failed)?;
+    let beginning = beginning(file, BEGINNING)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let name = name.to_ascii_lowercase();
     let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));

@@ -3,7 +3,7 @@
 //! Every wait has a deadline, and the first ones are short, so that a machine without a network
 //! learns it in seconds. A file is stored only once it is whole and verified.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -184,16 +184,11 @@ fn fetch_url(agent: &ureq::Agent, url: &str, name: &str, limit: u64) -> Result<V
     Ok(bytes)
 }
 
-/// Drawn on a terminal only: elsewhere it would fill a log.
+/// It is drawn on a terminal only.
 fn progress_bar(length: Option<u64>, name: &str) -> ProgressBar {
-    let target = if io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
     let template = "{msg:24} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}";
     let style = ProgressStyle::with_template(template);
-    ProgressBar::with_draw_target(length, target)
+    ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr())
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         .with_message(name.to_owned())
 }

@@ -108,6 +108,11 @@ pub(crate) fn unusable(path: &Path, problem: String) -> DatasetError {
     }
 }
 
+/// `problem` is wrong with a file or a folder as a whole.
+pub(crate) fn refused(path: &Path, problem: impl AsRef<str>) -> DatasetError {
+    unusable(path, format!(": {}", problem.as_ref()))
+}
+
 /// `problem` is wrong with a part of a file: a field of a header, or a file in it.
 pub(crate) fn damaged(path: &Path, part: &str, problem: impl AsRef<str>) -> DatasetError {
     unusable(path, format!(": {part}: {}", problem.as_ref()))

@@ -15,9 +15,10 @@ use tokenizers::NormalizedString;
 
 use self::damage::DamageSearch;
 pub(crate) use self::left_out::LeftOut;
-use crate::error::unreadable;
+use crate::error::{refused, unreadable};
+use crate::files::names;
 use crate::proportion::in_proportion;
-use crate::rgb_item::{PixelCache, checked_size, decode_file, refused};
+use crate::rgb_item::{PixelCache, checked_size, decode_file};
 use crate::{DatasetError, RgbItem};
 
 /// JPEG and PNG files of any size, in one folder per class: `roses/1.jpg`, `tulips/7.png`.
@@ -329,26 +330,6 @@ pub(crate) fn no_images(folder: &Path, help: &str) -> Result<String, DatasetErro
         ),
         None => format!("it has no JPEG or PNG file: {help}"),
     })
-}
-
-/// The `wanted` names in a folder, in alphabetical order.
-pub(crate) fn names(
-    folder: &Path,
-    wanted: impl Fn(&Path) -> bool,
-) -> Result<Vec<String>, DatasetError> {
-    let entries = fs::read_dir(folder).map_err(|source| unreadable(folder, source))?;
-    let mut names = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|source| unreadable(folder, source))?.path();
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-            return Err(refused(&path, "its name is not UTF-8"));
-        };
-        if !name.starts_with('.') && wanted(&path) {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use image::imageops::FilterType;
 
 pub(crate) use self::decoding::{decode_bytes, decode_file};
 use crate::DatasetError;
-use crate::error::unusable;
-use crate::image_folder::{names, no_images};
+use crate::error::refused;
+use crate::files::names;
+use crate::image_folder::no_images;
 
 /// The file types that are read, by extension.
 pub(crate) const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -204,10 +205,6 @@ pub(crate) fn is_image(file: &Path) -> bool {
             .iter()
             .any(|known| own.eq_ignore_ascii_case(known))
     })
-}
-
-pub(crate) fn refused(folder: &Path, problem: impl AsRef<str>) -> DatasetError {
-    unusable(folder, format!(": {}", problem.as_ref()))
 }
 
 #[cfg(test)]

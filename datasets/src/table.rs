@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
+pub(crate) use self::reading::PARQUET_MAGIC;
 use self::reading::Rows;
-pub(crate) use self::reading::{PARQUET_MAGIC, sha256_of};
 pub use self::schema::{Column, ColumnKind, Missing, TableSchema};
 use crate::DatasetError;
 use crate::error::wrong_at;
+use crate::files::sha256_of;
 use crate::proportion::in_proportion;
 
 /// Every row of this many is a test row.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use signal_hook::low_level::signal_name;
+
 /// The exit code by which a rank says "I ended only because another rank did".
 ///
 /// It is `EX_TEMPFAIL` of `sysexits.h`: the same command may work another time.
@@ -92,7 +94,7 @@ impl fmt::Display for RankExit {
             }
             Self::Code(EXIT_PANIC) => write!(f, "ended with exit code {EXIT_PANIC} (a panic)"),
             Self::Code(code) => write!(f, "ended with exit code {code}"),
-            Self::Signal(signal) => match explain(signal) {
+            Self::Signal(signal) => match signal_name(signal).zip(meaning(signal)) {
                 Some((name, meaning)) => write!(f, "was ended by {name}: {meaning}"),
                 None => write!(f, "was ended by signal {signal}"),
             },
@@ -100,48 +102,26 @@ impl fmt::Display for RankExit {
     }
 }
 
-/// `signal-hook` takes the numbers from this platform.
-fn explain(signal: i32) -> Option<(&'static str, &'static str)> {
+/// What a signal means by which a rank has ended.
+fn meaning(signal: i32) -> Option<&'static str> {
     use signal_hook::consts::signal as s;
     Some(match signal {
-        s::SIGKILL => (
-            "SIGKILL",
-            "killed by someone, or by the kernel for lack of memory",
-        ),
-        s::SIGSEGV => (
-            "SIGSEGV",
-            "it touched memory that is not its own, a bug in native code",
-        ),
-        s::SIGABRT => (
-            "SIGABRT",
-            "it gave up by itself: no memory was left, or a check in native code has failed",
-        ),
-        s::SIGXFSZ => (
-            "SIGXFSZ",
-            "a file grew beyond the limit of file sizes; raise `ulimit -f`",
-        ),
-        s::SIGBUS => (
-            "SIGBUS",
-            "mapped memory went away; is /dev/shm or the disk full?",
-        ),
-        s::SIGILL => (
-            "SIGILL",
-            "an instruction that this processor lacks; built for another one?",
-        ),
-        s::SIGFPE => (
-            "SIGFPE",
-            "an integer division by zero or overflow in native code",
-        ),
-        s::SIGTERM => ("SIGTERM", "someone else asked it to end"),
-        s::SIGINT => (
-            "SIGINT",
-            "interrupted from the keyboard before it could stop cleanly",
-        ),
-        s::SIGQUIT => ("SIGQUIT", "quit from the keyboard"),
-        s::SIGHUP => ("SIGHUP", "its terminal was closed"),
-        s::SIGPIPE => ("SIGPIPE", "it wrote to a pipe without a reader"),
-        s::SIGXCPU => ("SIGXCPU", "it used up its allotted processor time"),
-        s::SIGSYS => ("SIGSYS", "a system call that this sandbox forbids"),
+        s::SIGKILL => "killed by someone, or by the kernel for lack of memory",
+        s::SIGSEGV => "it touched memory that is not its own, a bug in native code",
+        s::SIGABRT => {
+            "it gave up by itself: no memory was left, or a check in native code has failed"
+        }
+        s::SIGXFSZ => "a file grew beyond the limit of file sizes; raise `ulimit -f`",
+        s::SIGBUS => "mapped memory went away; is /dev/shm or the disk full?",
+        s::SIGILL => "an instruction that this processor lacks; built for another one?",
+        s::SIGFPE => "an integer division by zero or overflow in native code",
+        s::SIGTERM => "someone else asked it to end",
+        s::SIGINT => "interrupted from the keyboard before it could stop cleanly",
+        s::SIGQUIT => "quit from the keyboard",
+        s::SIGHUP => "its terminal was closed",
+        s::SIGPIPE => "it wrote to a pipe without a reader",
+        s::SIGXCPU => "it used up its allotted processor time",
+        s::SIGSYS => "a system call that this sandbox forbids",
         _ => return None,
     })
 }

@@ -138,9 +138,7 @@ impl EndedRank {
     fn has_said(&self, kind: ReportKind) -> bool {
         self.report.as_ref().is_some_and(|it| it.kind == kind)
     }
-}
 
-impl EndedRank {
     /// How it ended, after `rank 3 `.
     pub(crate) fn how(&self) -> String {
         let failure = self.failure();

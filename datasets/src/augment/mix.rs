@@ -2,8 +2,9 @@
 
 use rand_chacha::rand_core::Rng;
 
-use super::{Change, Draw, ImageAugmentation};
+use super::{Change, ImageAugmentation};
 use crate::RgbItem;
+use crate::draw::Draw;
 
 /// The largest parameter of the Beta distribution: above it, rejection takes long, and all weights are about a half.
 pub(super) const MOST_ALPHA: f32 = 4.0;
@@ -35,7 +36,7 @@ impl ImageAugmentation {
             (partner.size, partner.pixels.len()),
             "images of different sizes cannot be mixed"
         );
-        let which = draw.below(count as u32) as usize;
+        let which = draw.below(count);
         let (pixels, share) = match self.mixtures().nth(which) {
             Some(Change::Mixup(alpha)) => mixup(&item, partner, *alpha, &mut draw),
             Some(Change::Cutmix(alpha)) => cutmix(&item, partner, *alpha, &mut draw),
@@ -86,7 +87,7 @@ fn cutmix(
     let side = beta(alpha, draw).sqrt();
     // The centre is anywhere, and what is outside of the image is left away.
     let mut part = |length: usize| {
-        let centre = draw.below(u32::try_from(length).unwrap_or(u32::MAX)) as usize;
+        let centre = draw.below(length);
         let half = (side * length as f32 / 2.0) as usize;
         centre.saturating_sub(half)..(centre + half).min(length)
     };

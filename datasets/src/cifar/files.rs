@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::BufReader;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
 
 use super::{CIFAR_10, CIFAR_100, CifarSet, PIXELS};
 use crate::DatasetError;
-use crate::error::{too_large, unreadable};
+use crate::error::unreadable;
+use crate::files::read_if_there;
 use crate::tar::{Members, Unseekable};
 
 /// The most bytes of a file in an archive: all training images of CIFAR-100 with both labels.
@@ -55,19 +56,11 @@ pub(super) fn from_folder(
     let names = set.train.iter().chain([&set.test, &set.names]);
     let mut files = BTreeMap::new();
     for name in names {
-        let path = folder.join(name);
-        let length = match path.metadata() {
-            Ok(metadata) => metadata.len(),
-            // It is named as missing, if it is needed.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(source) => return Err(unreadable(&path, source)),
-        };
         let most = most_bytes(name).unwrap_or(MOST_BYTES);
-        if length > most {
-            return Err(too_large(&path, most));
+        // One that is not there is named as missing, if it is needed.
+        if let Some(content) = read_if_there(&folder.join(name), most)? {
+            files.insert((*name).to_owned(), content);
         }
-        let content = std::fs::read(&path).map_err(|source| unreadable(&path, source))?;
-        files.insert((*name).to_owned(), content);
     }
     Ok(files)
 }

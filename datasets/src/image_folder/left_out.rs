@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::names;
 use crate::DatasetError;
+use crate::files::names;
 use crate::rgb_item::{is_image, left_out};
 
 /// Why something is not read.

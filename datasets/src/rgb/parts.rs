@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
-use super::view::{Grey, Renumbered, limited, mixed, numbers_in_order};
+use super::view::{Grey, Renumbered, limited, mapped, mixed, numbers_in_order};
 use super::{Channels, LoadedRgb, RgbRequest, SIZE, TEST_SHARE};
 use crate::cifar::{CIFAR_10, CIFAR_100, CifarSet};
 use crate::collection::check_hash;
 use crate::download::{self, FetchError};
-use crate::error::damaged;
-use crate::image_folder::{LeftOut, names};
+use crate::error::{damaged, refused};
+use crate::files::{names, sha256_of};
+use crate::image_folder::LeftOut;
 use crate::locate::{self, SearchedFolder};
-use crate::rgb_item::refused;
 use crate::source::fetch;
-use crate::table::sha256_of;
 use crate::tar_shards::TarFiles;
 use crate::{
     Cifar, DataKind, DatasetDescription, DatasetError, ImageFolder, RgbItem, Surroundings,
@@ -38,13 +37,12 @@ pub(super) struct Parts {
     fingerprint: String,
     train_fingerprint: String,
     test_fingerprint: String,
-    /// The training images are those of the test.
-    test_alone: bool,
 }
 
 impl Parts {
     pub(super) fn finish(mut self, request: &RgbRequest) -> Result<LoadedRgb, DatasetError> {
         let [train, test] = self.sets;
+        let test_alone = Arc::ptr_eq(&train, &test);
         let limits = [
             (request.train_limit, train.len()),
             (request.test_limit, test.len()),
@@ -65,16 +63,13 @@ impl Parts {
             self.classes.clone_from(&request.classes);
         }
         let viewed = |set: Arc<dyn Dataset<RgbItem>>| -> Arc<dyn Dataset<RgbItem>> {
-            let set: Arc<dyn Dataset<RgbItem>> = match request.channels {
+            let set = match request.channels {
                 Channels::Rgb => set,
-                Channels::Grey => Arc::new(Grey(set)),
+                Channels::Grey => mapped(set, Grey),
             };
             match &numbers {
                 None => set,
-                Some(numbers) => Arc::new(Renumbered {
-                    set,
-                    numbers: Arc::clone(numbers),
-                }),
+                Some(numbers) => mapped(set, Renumbered(Arc::clone(numbers))),
             }
         };
         let [train, test] = [train, test].map(viewed);
@@ -88,7 +83,7 @@ impl Parts {
                 name: self.name,
                 origin: self.origin,
                 reason: self.reason,
-                train: match self.test_alone {
+                train: match test_alone {
                     true => 0,
                     false => train.len(),
                 },
@@ -186,7 +181,6 @@ fn of_folder(folder: &Path, request: &RgbRequest) -> Result<Parts, DatasetError>
         validated = format!("; validation: the {} images of val", set.len());
     }
     Ok(Parts {
-        test_alone: Arc::ptr_eq(&train, &test),
         classes: train.classes().to_vec(),
         fingerprint,
         train_fingerprint: train.fingerprint().to_owned(),
@@ -300,7 +294,6 @@ fn of_shards(path: &Path, request: &RgbRequest) -> Result<Parts, DatasetError> {
         }
     };
     Ok(Parts {
-        test_alone: Arc::ptr_eq(&sets[0], &sets[1]),
         sets,
         validation: None,
         classes,
@@ -323,7 +316,6 @@ fn of_cifar(path: &Path, request: &RgbRequest, reason: String) -> Result<Parts, 
     let [train, test] = Cifar::open(file.as_deref().unwrap_or(path), size)?;
     let [of_train, of_test] = [train.fingerprint(), test.fingerprint()];
     Ok(Parts {
-        test_alone: false,
         classes: train.classes().to_vec(),
         name: train.name().to_owned(),
         fingerprint: format!("{of_train} {of_test}"),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
+use burn_dataset::transform::{Mapper, MapperDataset, PartialDataset, SelectionDataset};
 
 use crate::error::wrong_count;
 use crate::proportion::in_proportion;
@@ -18,7 +19,7 @@ pub(super) fn limited(
     let all = set.len();
     match limit {
         Some(0) => Err(wrong_count(split, 0, all)),
-        Some(count) if count < all => Ok(Arc::new(Selection::of(&set, (0..count).collect()))),
+        Some(count) if count < all => Ok(Arc::new(PartialDataset::new(set, 0, count))),
         _ => Ok(set),
     }
 }
@@ -31,44 +32,25 @@ pub(super) fn mixed(
 ) -> Arc<dyn Dataset<RgbItem>> {
     let order = in_proportion(chosen.iter().map(|index| classes[*index]));
     let indices = order.into_iter().map(|place| chosen[place]).collect();
-    Arc::new(Selection::of(set, indices))
+    let selected: SelectionDataset<Arc<dyn Dataset<RgbItem>>, RgbItem> =
+        SelectionDataset::from_indices_unchecked(Arc::clone(set), indices);
+    Arc::new(selected)
 }
 
-/// Some samples of a set, by their numbers.
-pub(super) struct Selection {
+/// The images of a set as `mapper` makes them.
+pub(super) fn mapped(
     set: Arc<dyn Dataset<RgbItem>>,
-    indices: Vec<usize>,
+    mapper: impl Mapper<RgbItem, RgbItem> + 'static,
+) -> Arc<dyn Dataset<RgbItem>> {
+    Arc::new(MapperDataset::<_, _, RgbItem>::new(set, mapper))
 }
 
-impl Selection {
-    fn of(set: &Arc<dyn Dataset<RgbItem>>, indices: Vec<usize>) -> Self {
-        Self {
-            set: Arc::clone(set),
-            indices,
-        }
-    }
-}
+/// Makes images grey.
+pub(super) struct Grey;
 
-impl Dataset<RgbItem> for Selection {
-    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
-        self.set.get(self.indices[index])
-    }
-
-    fn len(&self) -> usize {
-        self.indices.len()
-    }
-}
-
-/// The same images in grey.
-pub(super) struct Grey(pub(super) Arc<dyn Dataset<RgbItem>>);
-
-impl Dataset<RgbItem> for Grey {
-    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
-        Ok(self.0.get(index)?.to_grey())
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
+impl Mapper<RgbItem, RgbItem> for Grey {
+    fn map(&self, item: &RgbItem) -> RgbItem {
+        item.clone().to_grey()
     }
 }
 
@@ -86,26 +68,16 @@ pub(super) fn numbers_in_order(classes: &[String], order: &[String]) -> Option<V
     numbers.collect()
 }
 
-/// The same images, with other numbers of their classes.
-pub(super) struct Renumbered {
-    pub(super) set: Arc<dyn Dataset<RgbItem>>,
-    /// By the number in the set.
-    pub(super) numbers: Arc<[usize]>,
-}
+/// Gives images other numbers of their classes: those here, by the number in the set.
+pub(super) struct Renumbered(pub(super) Arc<[usize]>);
 
-impl Dataset<RgbItem> for Renumbered {
-    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
-        let item = self.set.get(index)?;
-        let mixed = item.mixed;
-        Ok(RgbItem {
-            class: self.numbers[item.class],
-            mixed: mixed.map(|(other, share)| (self.numbers[other], share)),
-            ..item
-        })
-    }
-
-    fn len(&self) -> usize {
-        self.set.len()
+impl Mapper<RgbItem, RgbItem> for Renumbered {
+    fn map(&self, item: &RgbItem) -> RgbItem {
+        RgbItem {
+            class: self.0[item.class],
+            mixed: item.mixed.map(|(other, share)| (self.0[other], share)),
+            ..item.clone()
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::Split;
+use crate::draw::Draw;
 
 /// What a stream of random numbers decides.
 #[derive(Clone, Copy)]
@@ -14,9 +15,7 @@ pub(super) enum Purpose {
 }
 
 /// A stream of random numbers that is independent of every other seed, split, purpose and index.
-///
-/// Conversions are our own, so that no release of a library changes the pixels.
-pub(super) struct Stream(ChaCha8Rng);
+pub(super) type Stream = Draw<ChaCha8Rng>;
 
 impl Stream {
     pub(super) fn new(seed: u64, split: Split, purpose: Purpose, index: usize) -> Self {
@@ -36,16 +35,6 @@ impl Stream {
         Self(generator)
     }
 
-    /// Uniform in `0..1`, a multiple of 2^-24 and therefore exact.
-    pub(super) fn unit(&mut self) -> f32 {
-        (self.0.next_u32() >> 8) as f32 / 16_777_216.0
-    }
-
-    /// Uniform in `low..high`.
-    pub(super) fn between(&mut self, low: f32, high: f32) -> f32 {
-        low + (high - low) * self.unit()
-    }
-
     /// Uniform in `-1..1`.
     pub(super) fn signed(&mut self) -> f32 {
         self.between(-1.0, 1.0)
@@ -54,11 +43,6 @@ impl Stream {
     /// Bell-shaped in `-1..1` with standard deviation 1/3: the mean of three uniform numbers.
     pub(super) fn bell(&mut self) -> f32 {
         (self.signed() + self.signed() + self.signed()) / 3.0
-    }
-
-    /// Uniform among `0..count`; the bias, `count` / 2^32, is of no consequence here.
-    pub(super) fn below(&mut self, count: usize) -> usize {
-        ((u64::from(self.0.next_u32()) * count as u64) >> 32) as usize
     }
 
     pub(super) fn fill(&mut self, bytes: &mut [u8]) {

@@ -5,14 +5,13 @@ mod columnar;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use csv::{ErrorKind, StringRecord};
-use sha2::{Digest, Sha256};
 
 use crate::DatasetError;
 use crate::error::{too_large, unreadable, wrong_at};
+use crate::files::beginning;
 
 /// The largest file that is read, in bytes: its cells are held in memory.
 const MOST_BYTES: u64 = 1 << 30;
@@ -66,14 +65,6 @@ impl Source {
     }
 }
 
-/// SHA-256 of a file, in hexadecimal.
-pub(crate) fn sha256_of(path: &Path) -> Result<String, DatasetError> {
-    let failed = |source| unreadable(path, source);
-    let mut hash = Sha256::new();
-    io::copy(&mut File::open(path).map_err(failed)?, &mut hash).map_err(failed)?;
-    Ok(format!("{:x}", hash.finalize()))
-}
-
 impl Rows {
     /// Opens a file and reads its header.
     pub(super) fn open(path: &Path) -> Result<Self, DatasetError> {
@@ -88,7 +79,7 @@ impl Rows {
             header: Vec::new(),
             read: 0,
         };
-        let header = match begins_with(path, PARQUET_MAGIC)? {
+        let header = match beginning(path, PARQUET_MAGIC.len() as u64)? == PARQUET_MAGIC {
             true => this.open_parquet()?,
             false => this.read_header()?,
         };
@@ -245,20 +236,6 @@ impl Rows {
             other => self.at(&line, format!("{other:?}")),
         }
     }
-}
-
-/// Whether the file at `path` begins with these bytes.
-fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool, DatasetError> {
-    Ok(beginning(path, bytes.len() as u64)? == bytes)
-}
-
-fn beginning(path: &Path, bytes: u64) -> Result<Vec<u8>, DatasetError> {
-    let failed = |source| unreadable(path, source);
-    let mut beginning = Vec::new();
-    let file = File::open(path).map_err(failed)?;
-    let read = file.take(bytes).read_to_end(&mut beginning);
-    read.map_err(failed)?;
-    Ok(beginning)
 }
 
 /// What separates the cells of a CSV file: tabs by its name, semicolons where its header has these and no comma, or commas.

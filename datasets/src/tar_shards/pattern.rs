@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::DatasetError;
 use crate::error::damaged;
-use crate::image_folder::names;
+use crate::files::names;
 use crate::token_shards::is_held_out;
 use crate::url::{check_url, is_url};
 

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ureq::http::{HeaderMap, StatusCode, header};
+use ureq::http::{HeaderMap, HeaderName, StatusCode, header};
 
 use self::failure::{Failure, failed, passing, unexpected};
 use crate::download::{Deadlines, config};
@@ -135,26 +135,19 @@ impl RemoteFile {
         let (identity, body) = ask(&self.agent, &self.url, range)?;
         match self.identity.changed(&identity) {
             None => Ok(body),
-            Some(change) => Err(Failure {
-                problem: format!(
-                    "it has changed since the training began: {change}; train on files that stay, or start again"
-                ),
-                passing: false,
-            }),
+            Some(change) => Err(Failure::lasting(format!(
+                "it has changed since the training began: {change}; train on files that stay, or start again"
+            ))),
         }
     }
 }
 
 impl Identity {
     fn of(headers: &HeaderMap, length: u64) -> Self {
-        let text = |name| {
-            let value = headers.get(name)?;
-            Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
-        };
         Self {
             length,
-            etag: text(header::ETAG),
-            modified: text(header::LAST_MODIFIED),
+            etag: text(headers, header::ETAG),
+            modified: text(headers, header::LAST_MODIFIED),
         }
     }
 
@@ -252,10 +245,8 @@ impl<'a> RemoteReader<'a> {
             self.request = (self.request * 2).min(LARGEST_REQUEST);
             self.failures = 0;
             if matches!(more, Ok(1..)) {
-                return Err(Failure {
-                    problem: "the server sends more bytes than were asked for".to_owned(),
-                    passing: false,
-                });
+                let problem = "the server sends more bytes than were asked for";
+                return Err(Failure::lasting(problem));
             }
         }
         Ok(read)
@@ -331,38 +322,36 @@ fn ask(
     if response.status() != StatusCode::PARTIAL_CONTENT {
         return Err(unexpected(response.status()));
     }
-    let refused = |problem: String| Failure {
-        problem,
-        passing: false,
-    };
-    let text = |name| {
-        let value = response.headers().get(name);
-        value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
-    };
-    if let Some(encoding) = text(header::CONTENT_ENCODING)
+    let headers = response.headers();
+    if let Some(encoding) = text(headers, header::CONTENT_ENCODING)
         && !encoding.eq_ignore_ascii_case("identity")
     {
         let encoding = encoding.escape_debug();
-        return Err(refused(format!(
+        return Err(Failure::lasting(format!(
             "the server sends its bytes in the encoding {encoding}: serve them as they are"
         )));
     }
-    let content = text(header::CONTENT_RANGE).unwrap_or_default();
+    let content = text(headers, header::CONTENT_RANGE).unwrap_or_default();
     let Some((first, until, length)) = content_range(&content) else {
-        return Err(refused(format!(
+        return Err(Failure::lasting(format!(
             "the answer has no usable range: Content-Range is `{}`, expected `bytes {}-{last}/LENGTH`",
             content.escape_debug(),
             range.start
         )));
     };
     if first != range.start || until != last.min(length.saturating_sub(1)) {
-        return Err(refused(format!(
+        return Err(Failure::lasting(format!(
             "the server sends the bytes {first} to {until} of {length}, and {} to {last} were asked for",
             range.start
         )));
     }
-    let identity = Identity::of(response.headers(), length);
+    let identity = Identity::of(headers, length);
     Ok((identity, response.into_body().into_reader()))
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    let value = headers.get(name)?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 /// The numbers of `bytes 0-99/1000`.

@@ -8,6 +8,7 @@ use flate2::read::MultiGzDecoder;
 
 use crate::DatasetError;
 use crate::error::{not_text, unreadable, wrong_at};
+use crate::files::entries;
 
 /// From how many bytes on a document is cut: enough for all threads, and little beside a model.
 const PIECE: usize = 256 << 10;
@@ -87,18 +88,11 @@ pub(super) fn inputs(named: &[PathBuf]) -> Result<Vec<PathBuf>, DatasetError> {
             inputs.push(path.clone());
             continue;
         }
-        let mut files = Vec::new();
-        for entry in path.read_dir().map_err(unreadable)? {
-            let file = entry.map_err(unreadable)?.path();
-            let name = file.file_name().unwrap_or_default().as_encoded_bytes();
-            if file.is_file() && !name.starts_with(b".") {
-                files.push(file);
-            }
-        }
+        let mut files = entries(path)?;
+        files.retain(|file| file.is_file());
         if files.is_empty() {
             return Err(unreadable(io::Error::other("it is a folder without files")));
         }
-        files.sort();
         inputs.extend(files);
     }
     match inputs.is_empty() {

@@ -5,9 +5,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::source::read;
+use super::source::LARGEST_FILE;
 use super::{LoadedText, TextDataset, TextItem, TextRequest, Tokenizer};
 use crate::error::wrong_at;
+use crate::files::read_at_most;
 use crate::{DatasetDescription, DatasetError};
 
 /// How many samples are tokenized at a time: enough for all threads, and little beside the file.
@@ -150,7 +151,7 @@ pub(super) fn are_at(path: &Path) -> bool {
 /// Reads a file of instructions. The last tenth of its lines is the test set.
 pub(super) fn load(path: &Path, request: &TextRequest) -> Result<LoadedText, DatasetError> {
     let wrong = |line: usize, problem: String| wrong_at(path, &format!("line {line}"), problem);
-    let bytes = read(path)?.unwrap_or_default();
+    let bytes = read_at_most(path, LARGEST_FILE)?;
     let mut samples = Vec::new();
     for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         if line.trim_ascii().is_empty() {

@@ -1,7 +1,5 @@
 //! From a choice to text.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -9,7 +7,8 @@ use sha2::{Digest, Sha256};
 use super::{
     ChatTemplate, TextDataset, TextRequest, Tokenizer, TokenizerKind, instructions, shards,
 };
-use crate::error::{not_text, other_kind, too_large, unreadable};
+use crate::error::{not_text, other_kind};
+use crate::files::{read_at_most, read_if_there};
 use crate::locate::{self, SearchedFolder};
 use crate::{DataChoice, DatasetDescription, DatasetError, ShardsRecord, Surroundings, TokenFiles};
 
@@ -23,7 +22,7 @@ const FILE: &str = "input.txt";
 const PUBLISHED: &str = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed";
 
 /// The largest file that is read: a text is held in memory, four bytes a token.
-const LARGEST_FILE: u64 = 1 << 30;
+pub(super) const LARGEST_FILE: u64 = 1 << 30;
 
 /// Training windows, test windows, and what they are: the answer of [`load_text`].
 ///
@@ -163,7 +162,7 @@ fn from_file(request: &TextRequest, surroundings: &Surroundings) -> Result<Sourc
     let mut places = Vec::new();
     for (folder, named_by) in locate::folders(FOLDER, request.data_dir.as_deref(), surroundings)? {
         let path = folder.join(FILE);
-        if let Some(bytes) = read(&path)? {
+        if let Some(bytes) = read_if_there(&path, LARGEST_FILE)? {
             let other = format!("{:x}", Sha256::digest(&bytes)) != PUBLISHED;
             let note = if other {
                 "; it is not the published text"
@@ -187,31 +186,12 @@ fn from_file(request: &TextRequest, surroundings: &Surroundings) -> Result<Sourc
 }
 
 fn named_file(path: &Path) -> Result<Source, DatasetError> {
-    let bytes = read(path)?.ok_or_else(|| unreadable(path, io::ErrorKind::NotFound.into()))?;
     Ok(Source {
         name: "text",
         origin: path.display().to_string(),
         reason: "named".to_owned(),
-        text: into_text(bytes, path)?,
+        text: into_text(read_at_most(path, LARGEST_FILE)?, path)?,
     })
-}
-
-/// The bytes of a file; `None` if there is none.
-pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, DatasetError> {
-    match read_at_most(path, LARGEST_FILE) {
-        Err(DatasetError::Read { source, .. }) if locate::is_missing(&source) => Ok(None),
-        read => read.map(Some),
-    }
-}
-
-/// The bytes of a file, which has no more than `most`.
-pub(super) fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, DatasetError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes));
-    match read.map_err(|source| unreadable(path, source))? as u64 > most {
-        true => Err(too_large(path, most)),
-        false => Ok(bytes),
-    }
 }
 
 fn into_text(bytes: Vec<u8>, path: &Path) -> Result<String, DatasetError> {

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-use super::source::read_at_most;
 use crate::DatasetError;
 use crate::error::damaged;
+use crate::files::read_at_most;
 
 /// The largest file that is read: the largest published ones have 20 MB.
 const LARGEST_FILE: u64 = 128 << 20;
@@ -73,11 +73,7 @@ impl TokenizerFile {
             let [vocabulary, merges] = files.map(|file| file.display().to_string());
             let model = BPE::from_file(&vocabulary, &merges).build();
             let model = model.map_err(|error| refused(path, error.to_string()))?;
-            let mut tokenizer = tokenizers::Tokenizer::new(model);
-            // As GPT-2: words by its regular expression, and no space before the first.
-            tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
-            tokenizer.with_decoder(Some(ByteLevel::default()));
-            tokenizer
+            like_gpt2(model)
         } else {
             let bytes = read(&json)?;
             hash.update(&bytes);
@@ -193,6 +189,14 @@ impl fmt::Debug for TokenizerFile {
             .field("vocabulary", &self.vocabulary)
             .finish_non_exhaustive()
     }
+}
+
+/// A tokenizer like GPT-2's: words by its regular expression, and no space before the first.
+pub(super) fn like_gpt2(model: BPE) -> tokenizers::Tokenizer {
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    tokenizer
 }
 
 /// The tokenizer of a `tokenizer.json`. The library panics on some files that are JSON and no tokenizer.

@@ -8,6 +8,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use super::documents::{DocumentReader, Documents, inputs};
+use super::tokenizer_file::like_gpt2;
 use crate::DatasetError;
 
 /// The token that ends a document, as GPT-2 calls it. It is token 0.
@@ -91,10 +92,7 @@ pub fn train_tokenizer(request: &TokenizerRequest) -> Result<(String, usize), Da
     let failed = |error: tokenizers::Error| {
         DatasetError::Request(format!("no tokenizer can be trained: {error}"))
     };
-    let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
-    // As GPT-2: words by its regular expression, and no space before the first.
-    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
-    tokenizer.with_decoder(Some(ByteLevel::default()));
+    let mut tokenizer = like_gpt2(BPE::default());
     let trainer = BpeTrainerBuilder::new()
         .show_progress(false)
         .vocab_size(vocabulary)

@@ -1,7 +1,7 @@
 //! Which files a path names, and for what they are.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use data_encoding::HEXLOWER;
 use everburn_record::units;
@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 use super::shard::has_header;
 use super::{TokenFormat, TokenShards};
 use crate::DatasetError;
-use crate::error::{damaged, unreadable};
+use crate::error::damaged;
+use crate::files::entries;
 
 /// Words of a file's name that say that it is not to train on: `val.bin`, `fineweb_val_000000.bin`.
 const HELD_OUT: [&str; 4] = ["val", "valid", "validation", "test"];
@@ -93,9 +94,8 @@ impl TokenFiles {
             let held_out = None;
             return Ok(Self { train, held_out });
         }
-        let (held_out, train): (Vec<_>, Vec<_>) = token_files(path)?
-            .into_iter()
-            .partition(|file| is_held_out(file));
+        let files = entries(path)?.into_iter().filter(|file| is_bin(file));
+        let (held_out, train): (Vec<_>, Vec<_>) = files.partition(|file| is_held_out(file));
         let Some(first) = train.first() else {
             let problem = match held_out.is_empty() {
                 true => "it has no files *.bin of tokens; `everburn tokenize` makes some of text",
@@ -145,22 +145,6 @@ impl TokenFiles {
 fn is_bin(path: &Path) -> bool {
     let ending = path.extension();
     ending.is_some_and(|ending| ending.eq_ignore_ascii_case("bin"))
-}
-
-/// The files `*.bin` of a folder, in the order of their names.
-fn token_files(folder: &Path) -> Result<Vec<PathBuf>, DatasetError> {
-    let unreadable = |source| unreadable(folder, source);
-    let mut files = Vec::new();
-    for entry in folder.read_dir().map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        let hidden = path.file_name().unwrap_or_default();
-        let hidden = hidden.as_encoded_bytes().starts_with(b".");
-        if is_bin(&path) && !hidden {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 /// Whether a word of a file's name says that it is not to train on.

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::header::OURS_BYTES;
 use super::{MadeBy, ShardOptions, ShardWriter, TokenFiles, TokenFormat, TokenShards, TokenWidth};
+use crate::damaged::Random;
 use crate::{DatasetError, TextDataset};
 
 fn options(vocabulary: usize) -> ShardOptions {
@@ -280,17 +281,6 @@ fn a_file_that_becomes_shorter_is_an_error() {
     file.set_len(300).unwrap();
     let error = train.read(80..90).unwrap_err().to_string();
     assert!(error.contains("train_000000.bin"), "{error}");
-}
-
-/// Numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
-        self.0 = self.0.wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
-    }
 }
 
 /// Makes the checksum of a header right again, so that what it says is looked at.

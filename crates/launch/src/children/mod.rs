@@ -5,7 +5,6 @@ mod running;
 mod worker_pool;
 
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -196,13 +195,16 @@ impl Children {
         command: &mut Command,
         folder: &Path,
     ) -> Result<StartedChild, ChildError> {
-        let output = Output::create(folder).map_err(|error| {
-            ChildError::new(format!("cannot write {}: {error}", folder.display()))
-        })?;
+        let create = |path: &Path| {
+            File::create(path).map_err(|error| {
+                ChildError::new(format!("cannot write {}: {error}", folder.display()))
+            })
+        };
+        let (stdout_path, stderr_path) = (folder.join("stdout"), folder.join("stderr"));
         command
             .stdin(Stdio::null())
-            .stdout(output.stdout)
-            .stderr(output.stderr)
+            .stdout(create(&stdout_path)?)
+            .stderr(create(&stderr_path)?)
             .process_group(0);
         let child = command
             .spawn()
@@ -211,8 +213,8 @@ impl Children {
             name: name.to_owned(),
             running: Running::new(child),
             interrupted: Arc::clone(&self.interrupted),
-            stdout_path: output.stdout_path,
-            stderr_path: output.stderr_path,
+            stdout_path,
+            stderr_path,
         })
     }
 }
@@ -318,25 +320,6 @@ impl EndedChild {
 pub fn forget_ranks(command: &mut Command) {
     for variable in NOT_HANDED_ON {
         command.env_remove(variable);
-    }
-}
-
-struct Output {
-    stdout: File,
-    stderr: File,
-    stdout_path: PathBuf,
-    stderr_path: PathBuf,
-}
-
-impl Output {
-    fn create(folder: &Path) -> io::Result<Self> {
-        let (stdout_path, stderr_path) = (folder.join("stdout"), folder.join("stderr"));
-        Ok(Self {
-            stdout: File::create(&stdout_path)?,
-            stderr: File::create(&stderr_path)?,
-            stdout_path,
-            stderr_path,
-        })
     }
 }
 

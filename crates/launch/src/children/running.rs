@@ -22,16 +22,15 @@ const GRACE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) child: Child,
-    group: Option<Pid>,
+    group: Pid,
     reaped: bool,
 }
 
 impl Running {
     pub(super) fn new(child: Child) -> Self {
-        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         Self {
+            group: Pid::from_child(&child),
             child,
-            group,
             reaped: false,
         }
     }
@@ -64,8 +63,7 @@ impl Running {
     /// Whether the child has ended. It is not reaped yet, so the group's number stays ours.
     pub(super) fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        let Some(pid) = self.group else { return true };
-        !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
+        !matches!(waitid(WaitId::Pid(self.group), options), Ok(None))
     }
 
     fn end_gently(&mut self) {
@@ -78,17 +76,17 @@ impl Running {
 
     /// Sends a signal to the child alone.
     pub(super) fn signal_head(&self, signal: Signal) {
-        if let (Some(head), false) = (self.group, self.has_ended()) {
+        if !self.has_ended() {
             // It is not reaped, so its number is still its own.
-            let _ = kill_process(head, signal);
+            let _ = kill_process(self.group, signal);
         }
     }
 
     /// Sends a signal to all of the child's group; nothing once the child is reaped, because the number may be another's then.
     pub(super) fn signal(&self, signal: Signal) {
-        if let (Some(group), false) = (self.group, self.reaped) {
+        if !self.reaped {
             // An error means that none is left, which is what is wanted.
-            let _ = kill_process_group(group, signal);
+            let _ = kill_process_group(self.group, signal);
         }
     }
 

@@ -1,7 +1,6 @@
 use std::thread;
-use std::time::Instant;
 
-use everburn_tests::assert_matches;
+use everburn_tests::{assert_matches, holds_within};
 
 use super::*;
 
@@ -84,17 +83,6 @@ fn an_interrupt_ends_the_child() {
     let result = children.run("sleep", &mut command, folder.path(), LONG);
     assert_eq!(result, Err(ChildError::Interrupted));
     assert!(asker.join().unwrap(), "the child did not begin");
-}
-
-fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while start.elapsed() < limit {
-        if condition() {
-            return true;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    false
 }
 
 /// A zombie counts as gone: its new parent has not looked yet.

@@ -4,7 +4,6 @@
 //! starting either again. An idle process waits for a line and costs nothing.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -257,7 +256,6 @@ impl PoolWorker {
             .tempfile_in(folder)?
             .keep()
             .map_err(|error| error.error)?;
-        let file: File = file;
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -27,14 +27,8 @@ const FLUSH: Duration = Duration::from_secs(2);
 /// The same for etcd, which may have to elect a leader.
 const FLUSH_TO_ETCD: Duration = Duration::from_secs(30);
 
-enum StoreRequest {
-    Number(usize),
-    NoteEnd { local_rank: usize, incarnation: u64 },
-    Finish,
-    GiveUp(String),
-    Stop(String),
-    Refused(String),
-}
+/// What the thread is to do at the store.
+type StoreRequest = Box<dyn FnOnce(&mut StoreClientThread) -> Result<(), StoreError> + Send>;
 
 /// This machine among those of the job.
 #[derive(Debug, Clone, Copy)]
@@ -104,37 +98,45 @@ impl StoreClient {
 
     /// Requests a number for the next process of a rank: [`StoreEvent::Numbered`] has it.
     pub(crate) fn number(&self, local_rank: usize) {
-        self.request(StoreRequest::Number(local_rank));
-    }
-
-    pub(crate) fn note_end(&self, local_rank: usize, incarnation: u64) {
-        self.request(StoreRequest::NoteEnd {
-            local_rank,
-            incarnation,
+        self.request(move |thread| {
+            let incarnation = thread.processes.number(local_rank)?;
+            thread.send(StoreEvent::Numbered {
+                local_rank,
+                incarnation,
+            });
+            Ok(())
         });
     }
 
+    pub(crate) fn note_end(&self, local_rank: usize, incarnation: u64) {
+        self.request(move |thread| thread.processes.note_end(local_rank, incarnation));
+    }
+
     pub(crate) fn finish(&self) {
-        self.request(StoreRequest::Finish);
+        self.request(|thread| thread.processes.finish());
     }
 
     pub(crate) fn give_up(&self, reason: &str) {
-        self.request(StoreRequest::GiveUp(reason.to_owned()));
+        let reason = reason.to_owned();
+        self.request(move |thread| thread.processes.give_up(&reason));
     }
 
     /// Has the launchers of the other machines stop the job, too.
     pub(crate) fn request_stop(&self, by: String) {
-        self.request(StoreRequest::Stop(by));
+        self.request(move |thread| thread.processes.request_stop(&by));
     }
 
     /// Has the launchers of the other machines say that a rank of this one was refused.
     pub(crate) fn note_refusal(&self, text: String) {
-        self.request(StoreRequest::Refused(text));
+        self.request(move |thread| thread.processes.note_refusal(&text));
     }
 
     /// After it has lost the store, and reported that, the thread takes no requests.
-    fn request(&self, request: StoreRequest) {
-        let _ = self.requests.send(request);
+    fn request(
+        &self,
+        request: impl FnOnce(&mut StoreClientThread) -> Result<(), StoreError> + Send + 'static,
+    ) {
+        let _ = self.requests.send(Box::new(request));
     }
 
     /// Waits for pending requests and disconnects from the store.
@@ -168,13 +170,13 @@ impl StoreClientThread {
             }
         };
         for request in pending {
-            self.handle(request)?;
+            request(&mut self)?;
         }
         let mut next_look = Instant::now();
         let mut next_look_at_lease = Instant::now() + self.lease.interval();
         loop {
             match requests.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
-                Ok(request) => self.handle(request)?,
+                Ok(request) => request(&mut self)?,
                 Err(RecvTimeoutError::Disconnected) => return self.leave(),
                 Err(RecvTimeoutError::Timeout) => {
                     if Instant::now() >= next_look_at_lease {
@@ -238,27 +240,6 @@ impl StoreClientThread {
         {
             true => store.end_job(),
             false => Ok(()),
-        }
-    }
-
-    fn handle(&mut self, request: StoreRequest) -> Result<(), StoreError> {
-        match request {
-            StoreRequest::Number(local_rank) => {
-                let incarnation = self.processes.number(local_rank)?;
-                self.send(StoreEvent::Numbered {
-                    local_rank,
-                    incarnation,
-                });
-                Ok(())
-            }
-            StoreRequest::NoteEnd {
-                local_rank,
-                incarnation,
-            } => self.processes.note_end(local_rank, incarnation),
-            StoreRequest::Finish => self.processes.finish(),
-            StoreRequest::GiveUp(reason) => self.processes.give_up(&reason),
-            StoreRequest::Stop(by) => self.processes.request_stop(&by),
-            StoreRequest::Refused(text) => self.processes.note_refusal(&text),
         }
     }
 

@@ -17,7 +17,9 @@ use std::net::TcpListener;
 use everburn_collectives::store::StoreAccess;
 use everburn_launch::{LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
 use everburn_tests::{AssertContains, assert_matches};
-use process::{DEADLINE, LauncherProcess, TOKEN, failure_of, job, number_in, runs, wait_until};
+use process::{
+    DEADLINE, LauncherProcess, TOKEN, failure_of, job, number_in, numbers_in, runs, wait_until,
+};
 use rustix::process::Signal;
 
 /// The entry of this binary when a test starts it as a launcher or a rank.
@@ -184,9 +186,7 @@ fn lines_on_the_screen_carry_their_rank() {
 fn no_rank_outlives_a_launcher_that_was_killed() {
     let folder = tempfile::tempdir().unwrap();
     let mut launcher = LauncherProcess::start(folder.path(), 3, "runs forever", "");
-    let pids: Vec<_> = (0..3)
-        .map(|rank| number_in(folder.path(), &format!("pid.{rank}")))
-        .collect();
+    let pids = numbers_in(folder.path(), "pid", 3);
     assert!(pids.iter().all(|&pid| runs(pid)));
     launcher.signal(Signal::KILL);
     launcher.wait();
@@ -203,9 +203,7 @@ fn an_interrupt_lets_every_rank_stop_cleanly() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut launcher = LauncherProcess::start(folder.path(), 2, "stops when asked", "");
-        for rank in 0..2 {
-            number_in(folder.path(), &format!("pid.{rank}"));
-        }
+        numbers_in(folder.path(), "pid", 2);
         launcher.signal(signal);
         assert_eq!(launcher.wait().code(), Some(code));
         let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
@@ -224,9 +222,7 @@ fn ranks_that_do_not_stop_are_named_when_they_are_killed() {
     let folder = tempfile::tempdir().unwrap();
     let script = "trap '' TERM; echo 1 > $DIR/ready.$RANK; while :; do sleep 0.02; done";
     let mut launcher = LauncherProcess::start_with_patience(folder.path(), 2, 1, script);
-    for rank in 0..2 {
-        number_in(folder.path(), &format!("ready.{rank}"));
-    }
+    numbers_in(folder.path(), "ready", 2);
     launcher.signal(Signal::TERM);
     assert_eq!(launcher.wait().code(), Some(143));
     let told = fs::read_to_string(folder.path().join("told")).unwrap();
@@ -271,14 +267,9 @@ fn a_second_interrupt_ends_the_ranks_at_once() {
         trap 'echo 1 > $DIR/asked.$RANK' TERM; echo 1 > $DIR/ready.$RANK
         while :; do sleep 0.02; done";
     let mut launcher = LauncherProcess::start(folder.path(), 2, "", script);
-    let wait_for = |name: &str| {
-        for rank in 0..2 {
-            number_in(folder.path(), &format!("{name}.{rank}"));
-        }
-    };
-    wait_for("ready");
+    numbers_in(folder.path(), "ready", 2);
     launcher.signal(Signal::INT);
-    wait_for("asked");
+    numbers_in(folder.path(), "asked", 2);
     // A user presses until it ends.
     wait_until("the end", || {
         launcher.signal(Signal::INT);
@@ -291,9 +282,7 @@ fn a_second_interrupt_ends_the_ranks_at_once() {
 fn sigquit_ends_the_ranks_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut launcher = LauncherProcess::start(folder.path(), 2, "runs forever", "");
-    for rank in 0..2 {
-        number_in(folder.path(), &format!("pid.{rank}"));
-    }
+    numbers_in(folder.path(), "pid", 2);
     launcher.signal(Signal::QUIT);
     assert_eq!(launcher.wait().code(), Some(131));
 }
@@ -304,9 +293,7 @@ fn a_rank_that_fails_while_it_stops_is_named() {
     let script = "
         trap 'exit $((RANK * 6))' TERM; echo 1 > $DIR/ready.$RANK; while :; do sleep 0.02; done";
     let mut launcher = LauncherProcess::start(folder.path(), 2, "", script);
-    for rank in 0..2 {
-        number_in(folder.path(), &format!("ready.{rank}"));
-    }
+    numbers_in(folder.path(), "ready", 2);
     launcher.signal(Signal::INT);
     assert_eq!(launcher.wait().code(), Some(6));
 }

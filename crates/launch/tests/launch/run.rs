@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
@@ -12,7 +12,7 @@ use everburn_record::task_method;
 use everburn_tests::AssertContains;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::process::{LauncherProcess, TOKEN, number_in, runs, wait_until};
+use crate::process::{LauncherProcess, TOKEN, end_with, number_in, numbers_in, runs, wait_until};
 
 const PART: &str = "EVERBURN_LAUNCH_TEST_RUN";
 const RANKS: &str = "TEST_RANKS";
@@ -24,10 +24,7 @@ const FOLDER: &str = "DIR";
 fn program() {
     let part = std::env::var(PART).expect("another test starts this one");
     let ranks = std::env::var(RANKS).unwrap().parse().unwrap();
-    let code = run(ranks, |rank| play(&part, rank));
-    // The `main` of a test program is not ours, so its exit code has to be found out.
-    let code = (0..=u8::MAX).find(|&number| ExitCode::from(number) == code);
-    std::process::exit(code.unwrap().into())
+    end_with(run(ranks, |rank| play(&part, rank)))
 }
 
 fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
@@ -132,10 +129,8 @@ fn two_ranks_meet_and_end_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let (code, told) = end_of(folder.path(), "adds up", 2);
     assert_eq!(code, Some(0), "{told}");
-    for rank in 0..2 {
-        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
-    }
-    let pids = [0, 1].map(|rank| number_in(folder.path(), &format!("pid.{rank}")));
+    assert_eq!(numbers_in(folder.path(), "sum", 2), [3, 3]);
+    let pids = numbers_in(folder.path(), "pid", 2);
     assert_ne!(pids[0], pids[1]);
     // Nobody needs the logs of a job that went well.
     assert_eq!(logs_in(folder.path()), 0);
@@ -253,9 +248,7 @@ fn a_killed_rank_is_blamed_and_not_the_one_that_panics_for_want_of_it() {
 fn an_interrupt_ends_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let mut program = start(command(folder.path(), "waits", 2));
-    for rank in 0..2 {
-        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
-    }
+    assert_eq!(numbers_in(folder.path(), "sum", 2), [3, 3]);
     program.signal(Signal::INT);
     assert_eq!(program.wait().code(), Some(130));
     for rank in 0..2 {
@@ -294,7 +287,5 @@ fn ranks_that_another_launcher_has_started_do_the_work() {
     for mut rank in ranks {
         assert_eq!(rank.wait().code(), Some(0));
     }
-    for rank in 0..2 {
-        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
-    }
+    assert_eq!(numbers_in(folder.path(), "sum", 2), [3, 3]);
 }

@@ -15,7 +15,8 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::elastic::signal;
 use crate::process::{
-    DEADLINE, LauncherProcess, TOKEN, connect, connect_to, hosted_store, number_in, wait_until,
+    DEADLINE, LauncherProcess, TOKEN, connect, connect_to, hosted_store, number_in, numbers_in,
+    wait_until,
 };
 
 /// Says to a launcher of this binary when it gets a signal.
@@ -93,8 +94,7 @@ fn a_hang_up_stops_a_job_unless_it_was_started_to_ignore_that_as_by_nohup() {
             }
             false => LauncherProcess::start(folder, 2, role, ""),
         };
-        let ranks = [0, 1].map(|rank| number_in(folder, &format!("pid.{rank}")));
-        for rank in ranks {
+        for rank in numbers_in(folder, "pid", 2) {
             let status = fs::read_to_string(format!("/proc/{rank}/status")).unwrap();
             let mask = proc::value_in(&status, "SigIgn").unwrap();
             let mask = u64::from_str_radix(mask, 16).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::elastic::signal;
-use crate::process::{LauncherProcess, number_in, runs, wait_until};
+use crate::process::{LauncherProcess, number_in, numbers_in, runs, wait_until};
 
 /// `None`, and `test` is skipped, where no terminal can be made.
 fn on_a_terminal(test: &str, folder: &Path, role: &str, script: &str) -> Option<LauncherProcess> {
@@ -56,7 +56,7 @@ fn a_dashboard_ends_with_its_launcher_and_leaves_the_terminal_in_order() {
     let Some(mut launcher) = on_a_terminal(test, folder.path(), "runs forever", "") else {
         return;
     };
-    let pids = [0, 1].map(|rank| number_in(folder.path(), &format!("pid.{rank}")));
+    let pids = numbers_in(folder.path(), "pid", 2);
     signal(number_in(folder.path(), "launcher"), Signal::KILL);
     // The shell around the launcher still holds the terminal, so no hang-up ends the ranks.
     wait_until("the ranks' end", || !pids.iter().any(|&pid| runs(pid)));

@@ -13,6 +13,16 @@ pub(super) struct Failure {
     pub(super) passing: bool,
 }
 
+impl Failure {
+    /// One that the next try would have too.
+    pub(super) fn lasting(problem: impl Into<String>) -> Self {
+        Self {
+            problem: problem.into(),
+            passing: false,
+        }
+    }
+}
+
 /// What another status than that of a range means.
 pub(super) fn unexpected(status: StatusCode) -> Failure {
     let (passing, check) = match status.as_u16() {

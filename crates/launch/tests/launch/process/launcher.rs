@@ -70,12 +70,11 @@ impl LauncherProcess {
 
     /// The same for a shell that may take `patience_ms` to stop, and longer while it computes.
     pub fn start_with_long_steps(folder: &Path, patience_ms: u64, script: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(act_arguments())
-            .env(HEARTBEAT, "60")
-            .env(PATIENCE, patience_ms.to_string());
-        Self::spawn(command, folder, 1, "", script)
+        let given = vec![
+            (HEARTBEAT, "60".to_owned()),
+            (PATIENCE, patience_ms.to_string()),
+        ];
+        Self::start_with(given, folder, 1, "", script)
     }
 
     /// The same for a launcher that is started to ignore SIGHUP, as by `nohup`.

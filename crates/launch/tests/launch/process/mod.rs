@@ -9,7 +9,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use everburn_collectives::store::{
     Store, StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
@@ -18,6 +19,7 @@ use everburn_launch::{
     JobFailure, LaunchConfig, Launcher, Outcome, RankEnvironment, ReportKind, listen_for_stop,
     variables,
 };
+use everburn_tests::holds_within;
 
 pub use self::launcher::LauncherProcess;
 use self::launcher::be_launcher;
@@ -57,16 +59,18 @@ pub fn connect_to(port: u16) -> Result<TcpStore, StoreError> {
     TcpStore::connect(&format!("127.0.0.1:{port}"), known_store())
 }
 
-/// Waits for `condition` by looking every 10 ms.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !condition() {
-        assert!(
-            Instant::now() < end,
-            "{what} did not come true within {DEADLINE:?}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Waits for `condition`.
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(
+        holds_within(DEADLINE, condition),
+        "{what} did not come true within {DEADLINE:?}"
+    );
+}
+
+/// Ends this process as a `main` does that returns `code`: that of a test program is not ours.
+pub fn end_with(code: ExitCode) -> ! {
+    let code = (0..=u8::MAX).find(|&number| ExitCode::from(number) == code);
+    std::process::exit(code.unwrap().into())
 }
 
 /// What a shell has to say at its end: that it has finished, or was not needed.
@@ -121,6 +125,12 @@ pub fn number_in(folder: &Path, name: &str) -> u32 {
         found.is_some()
     });
     found.unwrap()
+}
+
+/// The numbers that each rank has written to `folder/NAME.RANK`.
+pub fn numbers_in(folder: &Path, name: &str, ranks: usize) -> Vec<u32> {
+    let names = (0..ranks).map(|rank| format!("{name}.{rank}"));
+    names.map(|name| number_in(folder, &name)).collect()
 }
 
 fn act_arguments() -> Vec<OsString> {
