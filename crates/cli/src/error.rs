@@ -216,7 +216,10 @@ impl CliError {
             Self::Rendezvous(RendezvousError::Store { source, .. }) => {
                 matches!(source, StoreError::Unauthenticated { .. })
             }
-            Self::Rendezvous(error) => !matches!(error, RendezvousError::NotAllJoined(_)),
+            Self::Rendezvous(error) => !matches!(
+                error,
+                RendezvousError::NotAllJoined(_) | RendezvousError::GivenUp { .. }
+            ),
             // That the ranks of a schedule wait for each other is what a simulation is to find out.
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
             Self::Simulation(error) => !matches!(error, SimulationError::Deadlock(_)),

@@ -8,8 +8,8 @@ use everburn_collectives::rendezvous::variable;
 use everburn_launch::{EarlyStop, LaunchConfig, LaunchEvent, Launcher, Outcome};
 use everburn_record::{Live, invocation};
 
-use crate::arguments::RankFlags;
 use crate::arguments::keys::with_flags;
+use crate::arguments::{Command, RankFlags};
 use crate::config::RanksConfig;
 use crate::error::CliError;
 use crate::{elastic, rank};
@@ -129,6 +129,27 @@ pub(crate) fn run(
         machine.host = recorded.or(machine.host.take());
     }
     Ok(outcome)
+}
+
+/// Says at the store of a job of several machines that this one's launcher ends because of `error`: where its ranks have not
+/// joined, the others would wait for them. The ranks of a job that has begun take no notice.
+pub(crate) fn give_up(command: &Command, error: &CliError) {
+    let Some(flags) = rank::given::flags_of_machine(command) else {
+        return;
+    };
+    let (Some(node_rank), Ok(job_token)) = (flags.node_rank, flags.token()) else {
+        return;
+    };
+    let launch = LaunchConfig {
+        // At least: how many there are may be what is wrong.
+        nodes: node_rank.saturating_add(1),
+        node_rank,
+        rendezvous: flags.rendezvous.clone(),
+        job_token,
+        open_store: flags.open_store,
+        ..LaunchConfig::new("", 0, "")
+    };
+    Launcher::give_up(&launch, &error.to_string());
 }
 
 /// Says how a job has ended, if not well.
