@@ -329,8 +329,8 @@ impl Joining<'_> {
             let is_first = joined.first() == Some(&rank);
             if is_first && !missing.is_empty() {
                 let times = [waited, deadline.left()];
-                self.on_wait
-                    .tell(&RanksAwaited::new(joined, &missing, per_machine, times));
+                let awaited = RanksAwaited::new(joined, &missing, per_machine, times);
+                self.on_wait.tell(&awaited.with_refused(self.store));
             }
         }
     }
