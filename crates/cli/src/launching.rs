@@ -12,6 +12,7 @@ use crate::arguments::keys::with_flags;
 use crate::arguments::{Command, RankFlags};
 use crate::config::RanksConfig;
 use crate::error::CliError;
+use crate::terminal::for_stderr;
 use crate::{elastic, rank};
 
 /// What is to be launched, checked as far as it can be without starting anything. `names_nodes`: --nodes was given.
@@ -156,12 +157,17 @@ pub(crate) fn give_up(command: &Command, error: &CliError) {
 pub(crate) fn say_end(outcome: &Outcome, is_elastic: bool) {
     if !matches!(outcome, Outcome::Succeeded) {
         // That of a failure ends with a line break of its own.
-        say_error!("{}", with_flags(outcome.to_string().trim_end()));
+        let text = with_flags(outcome.to_string().trim_end());
+        // The lines after the first are those of logs, as they are there.
+        let length = text.find('\n').unwrap_or(text.len());
+        let (first, rest) = text.split_at(length);
+        say_error!("{}{rest}", for_stderr(first));
     }
     if let Outcome::Failed(failure) = outcome
         && failure.own_pause.is_some()
     {
-        say_error!("help: {}", after_own_pause(is_elastic));
+        let line = format!("help: {}", after_own_pause(is_elastic));
+        say_error!("{}", for_stderr(&line));
     }
 }
 

@@ -64,6 +64,7 @@ mod sampling;
 mod simulate;
 mod summary;
 mod tasks;
+mod terminal;
 mod train;
 mod trained;
 mod weights;
