@@ -1,6 +1,6 @@
 //! Ranks that find each other: several machines, ranks started by hand, and what can be wrong.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use everburn_tests::{
@@ -236,6 +236,27 @@ fn machines_that_wait_for_another_say_so_and_are_told_where_the_first_is_stopped
     });
     first.failed_with(130, &["stopped on request"]);
     second.failed_with(130, &["the job was stopped on request, on another machine"]);
+}
+
+#[test]
+fn a_machine_that_is_refused_is_named_with_its_reason_where_others_wait_for_it() {
+    let (first, second) = on_a_free_port(|port| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = machine(folder.path(), 0, 2, port).start();
+        let has_store = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        first.holds_before_its_end("its store", has_store);
+        // Another disk, without a run.
+        let other = tempfile::tempdir().unwrap();
+        let second = machine(other.path(), 1, 2, port).args(["--resume"]).run();
+        let first = first.wait();
+        (!first.lost_the_port()).then_some((first, second))
+    });
+    let why = "no run in run to resume";
+    second.failed_with(2, &[why]);
+    first.failed_with(
+        1,
+        &["machine 1 has ended before all ranks had joined: ", why],
+    );
 }
 
 /// Starts two machines that differ in the value of `flag`, and checks that both are told so before

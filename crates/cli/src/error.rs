@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::arguments::keys::with_flags;
 use crate::devices::DeviceError;
+use crate::terminal::for_stderr;
 use crate::{missing_run, tasks};
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::rendezvous::RendezvousError;
@@ -161,20 +162,23 @@ impl CliError {
     /// Prints the error, its causes, and what to do. Each line is of one of them by how it begins: the launcher shows once what
     /// several ranks print.
     pub(crate) fn print(&self) {
-        let indented = |text: &str| text.replace('\n', "\n  ");
+        let say = |what: &str, text: &str| {
+            let line = format!("{what}: {}", text.replace('\n', "\n  "));
+            say_error!("{}", for_stderr(&line));
+        };
         let mut text = self.to_string();
-        say_error!("error: {}", indented(&text));
+        say("error", &text);
         let mut source = std::error::Error::source(self);
         while let Some(cause) = source {
             let cause_text = with_flags(&cause.to_string());
             if !text.contains(&cause_text) {
-                say_error!("  because: {}", indented(&cause_text));
+                say("  because", &cause_text);
                 text = cause_text;
             }
             source = cause.source();
         }
         if let Some(help) = self.help() {
-            say_error!("help: {}", indented(&help.to_string()));
+            say("help", &help.to_string());
         }
     }
 
@@ -216,7 +220,10 @@ impl CliError {
             Self::Rendezvous(RendezvousError::Store { source, .. }) => {
                 matches!(source, StoreError::Unauthenticated { .. })
             }
-            Self::Rendezvous(error) => !matches!(error, RendezvousError::NotAllJoined(_)),
+            Self::Rendezvous(error) => !matches!(
+                error,
+                RendezvousError::NotAllJoined(_) | RendezvousError::GivenUp { .. }
+            ),
             // That the ranks of a schedule wait for each other is what a simulation is to find out.
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
             Self::Simulation(error) => !matches!(error, SimulationError::Deadlock(_)),

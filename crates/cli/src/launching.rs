@@ -8,10 +8,11 @@ use everburn_collectives::rendezvous::variable;
 use everburn_launch::{EarlyStop, LaunchConfig, LaunchEvent, Launcher, Outcome};
 use everburn_record::{Live, invocation};
 
-use crate::arguments::RankFlags;
 use crate::arguments::keys::with_flags;
+use crate::arguments::{Command, RankFlags};
 use crate::config::RanksConfig;
 use crate::error::CliError;
+use crate::terminal::for_stderr;
 use crate::{elastic, rank};
 
 /// What is to be launched, checked as far as it can be without starting anything. `names_nodes`: --nodes was given.
@@ -131,16 +132,42 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
+/// Says at the store of a job of several machines that this one's launcher ends because of `error`: where its ranks have not
+/// joined, the others would wait for them. The ranks of a job that has begun take no notice.
+pub(crate) fn give_up(command: &Command, error: &CliError) {
+    let Some(flags) = rank::given::flags_of_machine(command) else {
+        return;
+    };
+    let (Some(node_rank), Ok(job_token)) = (flags.node_rank, flags.token()) else {
+        return;
+    };
+    let launch = LaunchConfig {
+        // At least: how many there are may be what is wrong.
+        nodes: node_rank.saturating_add(1),
+        node_rank,
+        rendezvous: flags.rendezvous.clone(),
+        job_token,
+        open_store: flags.open_store,
+        ..LaunchConfig::new("", 0, "")
+    };
+    Launcher::give_up(&launch, &error.to_string());
+}
+
 /// Says how a job has ended, if not well.
 pub(crate) fn say_end(outcome: &Outcome, is_elastic: bool) {
     if !matches!(outcome, Outcome::Succeeded) {
         // That of a failure ends with a line break of its own.
-        say_error!("{}", with_flags(outcome.to_string().trim_end()));
+        let text = with_flags(outcome.to_string().trim_end());
+        // The lines after the first are those of logs, as they are there.
+        let length = text.find('\n').unwrap_or(text.len());
+        let (first, rest) = text.split_at(length);
+        say_error!("{}{rest}", for_stderr(first));
     }
     if let Outcome::Failed(failure) = outcome
         && failure.own_pause.is_some()
     {
-        say_error!("help: {}", after_own_pause(is_elastic));
+        let line = format!("help: {}", after_own_pause(is_elastic));
+        say_error!("{}", for_stderr(&line));
     }
 }
 

@@ -64,6 +64,7 @@ mod sampling;
 mod simulate;
 mod summary;
 mod tasks;
+mod terminal;
 mod train;
 mod trained;
 mod weights;
@@ -132,7 +133,13 @@ fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     match result {
         Ok(code) => rank::finish(code, rank.as_ref()),
-        Err(error) => rank::fail(&error, rank.as_ref()),
+        Err(error) => {
+            let code = rank::fail(&error, rank.as_ref());
+            if rank.is_none() {
+                launching::give_up(&arguments.command, &error);
+            }
+            code
+        }
     }
 }
 

@@ -46,6 +46,9 @@ impl LogOutput {
     /// # Errors
     /// The system's error if the file cannot be made.
     pub(crate) fn redirect(&self, path: &Path) -> io::Result<()> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
         let file = file::append_to(path)?;
         *lock(&self.0) = Some(file);
         Ok(())

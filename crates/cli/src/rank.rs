@@ -1,7 +1,7 @@
 //! This process as one of several ranks.
 
 mod alone;
-mod given;
+pub(crate) mod given;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::{MissingRanks, RendezvousError};
-pub use join::{have_met, stop_joining};
+pub use join::{give_up_joining, have_met, stop_joining};
 pub use settings::{SWITCH, switch, variable};
 pub use started_rank::{ProcessIdentity, StartedRank};
 pub use wait::{RanksAwaited, WaitListener};

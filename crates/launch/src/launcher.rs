@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use everburn_collectives::rendezvous::stop_joining;
+use everburn_collectives::rendezvous::{give_up_joining, stop_joining};
 use everburn_collectives::store::{
     StoreAccess, StoreOptions, TcpStoreServer, raise_descriptor_limit,
 };
@@ -35,6 +35,9 @@ const TOLD_PATIENCE: Duration = Duration::from_secs(5);
 /// How long ranks of other machines may use the store after a failure: each looks there who is to blame, which takes three
 /// seconds at most.
 const BLAME_PATIENCE: Duration = Duration::from_secs(4);
+
+/// How long a launcher that ends by an error of its own tries to reach the store, and how long each request may take then.
+const GIVE_UP_LIMITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 
 /// A running store; it ends when this is dropped.
 ///
@@ -103,6 +106,25 @@ impl Launcher {
             drop(bind(&host, port)?);
         }
         config.secret_of_this_job().map(drop)
+    }
+
+    /// Says at the job's store that the launcher of this machine ends before it has started its ranks, and why: ranks of other
+    /// machines that wait for them fail at once, with that reason. Nothing happens where the job is elastic, and continues
+    /// without this machine, where ranks of it wait there, or where the store cannot be reached within a second.
+    ///
+    /// For programs that prepare a job before they call [`run`](Self::run), and fail.
+    pub fn give_up(config: &LaunchConfig, reason: &str) {
+        // Machine 0 would host the store; what listens there is that of another job.
+        if config.node_rank == 0 {
+            return;
+        }
+        let (Ok(Some((host, port))), Ok(token)) =
+            (config.rendezvous_parts(), config.secret_of_this_job())
+        else {
+            return;
+        };
+        let store = JobStore::Hosted(host, port);
+        give_up_at(&store, config, config.store_access(&token), reason);
     }
 
     /// Hosts another store instead: `host` gets the bound listener and who may use the store, and
@@ -202,10 +224,11 @@ impl Launcher {
         let supervised = supervisor
             .start(&job, logs, alive, events)
             .and_then(|()| supervisor.wait_for_all());
-        if supervised.is_err() {
+        if let Err(error) = &supervised {
             supervisor.kill_all();
             // The first error is the one to show.
             let _ = supervisor.wait_for_all();
+            let_others_fail(&job, server, &error.to_string());
         }
         // Disconnected, which is what is waited for, once the last pump has dropped its end.
         let _ = output_ended.recv_timeout(OUTPUT_PATIENCE);
@@ -244,6 +267,12 @@ fn let_others_end(
     by_signal: bool,
 ) {
     let config = job.config;
+    if let Outcome::Failed(failure) = outcome
+        && !by_signal
+    {
+        let access = config.store_access(&job.token);
+        give_up_at(&job.store, config, access, &failure.headline());
+    }
     let (finish, failed) = match outcome {
         Outcome::Succeeded => (true, false),
         Outcome::Failed(failure) => (failure.unproved.is_some(), true),
@@ -263,6 +292,34 @@ fn let_others_end(
             tells_of_a_stop(job);
         }
         _ => {}
+    }
+}
+
+/// Has ranks of other machines that wait for those of this one fail: its launcher ends for `reason`.
+fn let_others_fail(job: &Job<'_>, server: Option<&TcpStoreServer>, reason: &str) {
+    let config = job.config;
+    give_up_at(&job.store, config, config.store_access(&job.token), reason);
+    if let Some(server) = server.filter(|_| config.nodes > 1 && config.elastic.is_none()) {
+        // Ranks that hang do not keep it.
+        let _ = server.wait_until_unused(BLAME_PATIENCE);
+    }
+}
+
+/// Says at `store` that this machine has given up, and why, to the ranks of a job of several machines that still join.
+fn give_up_at(store: &JobStore, config: &LaunchConfig, access: StoreAccess, reason: &str) {
+    let has_readers = config.nodes > 1 && config.elastic.is_none() && store.is_hosted();
+    if !has_readers || store.has_ended() {
+        return;
+    }
+    let [limit, timeout] = GIVE_UP_LIMITS;
+    let options = StoreOptions {
+        timeout,
+        ..StoreOptions::new(access)
+    };
+    let store = store.reach(options, limit);
+    let said = store.and_then(|store| give_up_joining(&*store.shared, config.node_rank, reason));
+    if let Err(error) = said {
+        tracing::debug!("other machines do not learn why this one ends: {error}");
     }
 }
 

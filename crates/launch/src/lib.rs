@@ -38,8 +38,7 @@
 //! end with it, and [`WorkerPool`]s of them.
 //!
 //! # What is deliberately absent
-//! Coordination with the launchers of other machines, except through the store of an elastic job, and anything about
-//! training.
+//! Coordination with the launchers of other machines, except through the store of the job, and anything about training.
 
 mod cause;
 mod children;

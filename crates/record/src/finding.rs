@@ -118,8 +118,14 @@ impl fmt::Display for Finding {
     }
 }
 
-/// `text` that begins in column `indent`, in lines that end at `columns`.
-fn filled(text: &str, indent: usize, columns: usize) -> String {
+/// `text` that begins in column `indent`, in lines that all begin there and end at `columns`. They are broken at spaces, but not
+/// within a command between backticks.
+///
+/// ```
+/// let text = everburn_record::filled("1 GiB is available, and 2 GiB are needed: see `free -m`", 4, 36);
+/// assert_eq!(text, "1 GiB is available, and 2 GiB\n    are needed: see `free -m`");
+/// ```
+pub fn filled(text: &str, indent: usize, columns: usize) -> String {
     let room = columns.saturating_sub(indent).max(FEWEST_COLUMNS);
     // A command is one word.
     let (mut words, mut in_command) = (Vec::<String>::new(), false);

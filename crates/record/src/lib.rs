@@ -69,7 +69,7 @@ pub mod units;
 pub use confusion::ConfusionMatrix;
 pub use environment::Environment;
 pub use event::{Event, EventKind};
-pub use finding::{Finding, Verdict};
+pub use finding::{Finding, Verdict, filled};
 pub use live::{Live, LiveRank, Phase, ProcessMetrics, Waits};
 pub use metric_record::MetricRecord;
 pub use number::{number_or_nan, numbers_or_nan};

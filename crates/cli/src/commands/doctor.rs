@@ -10,7 +10,6 @@ mod rank;
 mod ranks;
 mod report;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -22,6 +21,7 @@ pub(crate) use self::rank::RankArguments;
 pub(super) use self::rank::run as run_rank;
 use self::report::Problem;
 use crate::missing_run;
+use crate::terminal::columns;
 
 /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between ranks
 #[derive(Debug, Args)]
@@ -89,7 +89,7 @@ pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     }
     findings.extend(libraries::findings());
     let is_shown = |it: &&Finding| !of_run_only || it.verdict != Verdict::Ok;
-    let columns = columns();
+    let columns = columns(&std::io::stdout());
     for finding in findings.iter().filter(is_shown) {
         say!("{}", finding.wrapped(columns));
     }
@@ -103,14 +103,6 @@ pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     };
     let left_out = findings.iter().filter(|it| !is_shown(it)).count();
     Ok(conclude(&findings, left_out, &problems))
-}
-
-/// How many columns the terminal has that the report is printed on; lines of files and pipes have no end.
-fn columns() -> usize {
-    let stdout = std::io::stdout();
-    let size = rustix::termios::tcgetwinsize(&stdout).ok();
-    let size = size.filter(|size| stdout.is_terminal() && size.ws_col > 0);
-    size.map_or(usize::MAX, |size| usize::from(size.ws_col))
 }
 
 /// That a folder is not there which was named, and which run may be meant.

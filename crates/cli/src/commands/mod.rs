@@ -20,6 +20,7 @@ use everburn_record::EXIT_INTERRUPTED;
 
 use crate::arguments::keys::with_flags;
 use crate::error::{EXIT_FAILURE, EXIT_USAGE};
+use crate::terminal::for_stderr;
 
 /// A command that is the same whoever has started it: no launcher makes a rank of it.
 #[derive(Debug, Subcommand)]
@@ -82,7 +83,8 @@ pub(crate) enum ToolError {
 impl ToolError {
     /// Tells the user, and returns the exit code.
     fn print(&self) -> ExitCode {
-        say_error!("error: {}", with_flags(&self.to_string()));
+        let line = format!("error: {}", with_flags(&self.to_string()));
+        say_error!("{}", for_stderr(&line));
         if let Self::Child(ChildError::TooLong { .. }) = self {
             say_error!("help: --run-timeout gives each training more time");
         }

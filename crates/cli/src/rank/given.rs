@@ -8,11 +8,18 @@ use crate::arguments::keys::Sections;
 use crate::arguments::{Command, Given, RankFlags};
 use crate::error::CliError;
 
+/// The flags of a command that is the launcher of one of several machines, as far as its command line says.
+pub(crate) fn flags_of_machine(command: &Command) -> Option<&RankFlags> {
+    let given = AboutRanks::of(command)?;
+    (given.flags.node_rank.is_some() && !given.elastic).then_some(given.flags)
+}
+
 /// What a command that runs on several ranks was given about them.
 pub(super) struct AboutRanks<'a> {
     pub(super) flags: &'a RankFlags,
     nodes: bool,
     ranks: bool,
+    elastic: bool,
 }
 
 impl<'a> AboutRanks<'a> {
@@ -21,6 +28,7 @@ impl<'a> AboutRanks<'a> {
             flags,
             nodes: keys.has("ranks.nodes"),
             ranks: keys.has("ranks.ranks"),
+            elastic: keys.has("ranks.elastic"),
         }
     }
 

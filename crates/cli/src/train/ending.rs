@@ -11,6 +11,7 @@ use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
+use crate::terminal::for_stderr;
 use crate::{launching, recording, summary};
 
 /// Records how the job has ended, gives the folder back to its earlier run where nothing was recorded, and says all of it:
@@ -65,7 +66,7 @@ pub(super) fn end_of_job(
         None => None,
     };
     if let Some(help) = help {
-        say_error!("help: {help}");
+        say_error!("{}", for_stderr(&format!("help: {help}")));
     }
     let finished = code == ExitCode::SUCCESS && records && !is_finder;
     if finished && !run.read_report()?.finished {

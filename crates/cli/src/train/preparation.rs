@@ -244,10 +244,6 @@ pub(super) fn run_of_rank(
     let prepared = announce_as_rank(config, arguments, loaded)
         .and_then(|()| prepare_run_directory(config, arguments, replaced));
     let run = prepared.as_ref().ok().map(|prepared| prepared.run.clone());
-    if let Some(run) = &run {
-        // What ranks write goes to the launcher that has started them. Logs of an earlier one keep the folder.
-        let _ = std::fs::remove_dir(run.logs());
-    }
     Ok((run, prepared.map(Some)))
 }
 

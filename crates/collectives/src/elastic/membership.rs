@@ -298,7 +298,7 @@ impl Membership {
                 let looked = (&assessment, self.options.min);
                 let waited = runtime::elapsed(began);
                 if let Some(awaited) = wait_line(&mut notice, me.slot, waited, left, looked) {
-                    self.on_wait.tell(&awaited);
+                    self.on_wait.tell(&awaited.with_refused(store));
                 }
             }
             let earlier = assessment.present.iter();

@@ -137,6 +137,14 @@ pub enum RendezvousError {
     /// The job was stopped on request before all ranks had joined.
     #[error("the job was stopped on request, on another machine, before all ranks had joined")]
     Stopped,
+    /// The launcher of a machine has ended by an error of its own before its ranks had joined.
+    #[error("machine {machine} has ended before all ranks had joined: {reason}")]
+    GivenUp {
+        /// The number of that machine.
+        machine: usize,
+        /// What its launcher says.
+        reason: String,
+    },
     /// The store could not be served or reached.
     #[error("rank {rank} cannot join: {source}")]
     Store {

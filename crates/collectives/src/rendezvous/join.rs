@@ -20,10 +20,12 @@
 //! Ranks of an elastic job meet elsewhere ([`elastic`](crate::elastic)); before that they compare themselves with
 //! `0/first`, and in their first round they look for a contradiction at `0/verdict`.
 
+mod give_up;
 mod verdict;
 
 use std::time::Duration;
 
+pub use self::give_up::give_up_joining;
 use self::verdict::{Verdict, decide, first_of_all, object};
 use super::lease::{Holder, Lease, LeaseState};
 use super::{MissingRanks, RanksAwaited, RendezvousError, StartedRank, WaitListener};
@@ -327,8 +329,8 @@ impl Joining<'_> {
             let is_first = joined.first() == Some(&rank);
             if is_first && !missing.is_empty() {
                 let times = [waited, deadline.left()];
-                self.on_wait
-                    .tell(&RanksAwaited::new(joined, &missing, per_machine, times));
+                let awaited = RanksAwaited::new(joined, &missing, per_machine, times);
+                self.on_wait.tell(&awaited.with_refused(self.store));
             }
         }
     }
@@ -341,6 +343,11 @@ impl RankHolder {
     /// Whether it has joined, and is there: it has looked again after it had compared itself.
     fn has_joined(&self) -> bool {
         self.is_there() && self.0.as_ref().is_some_and(|holder| holder.count > 1)
+    }
+
+    /// The number of its machine, where that is known.
+    fn machine(&self) -> Option<usize> {
+        self.0.as_ref()?.holder.machine
     }
 
     /// Whether it has come, and is not known to be dead.

@@ -49,7 +49,7 @@ const ENVIRONMENT_HINT: &str = "`LaunchConfig::ranks = N`, torchrun and other la
 const REQUEST_HINT: &str = "give them with the init method (RendezvousRequest)";
 
 /// More ranks than a job has; what is larger is a mistake, and every rank keeps a list of all.
-const MAX_WORLD_SIZE: usize = 1 << 16;
+pub(super) const MAX_WORLD_SIZE: usize = 1 << 16;
 
 /// Where the store is.
 #[derive(Debug, PartialEq, Eq)]

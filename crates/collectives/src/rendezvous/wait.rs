@@ -4,7 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_record::located;
+use everburn_record::{located, plain};
+
+use crate::store::{REFUSED_KEY, Store};
+
+/// How much is shown of whom a store has refused.
+const LONGEST_REFUSED: usize = 500;
 
 /// Ranks, or a store, that are waited for, while a job starts.
 ///
@@ -47,6 +52,16 @@ impl RanksAwaited {
         );
         Self { joined, left, text }
     }
+
+    /// The same with whom the server of `store` has refused, if it has: they may be who is waited for.
+    pub(crate) fn with_refused(mut self, store: &dyn Store) -> Self {
+        // Other stores have no such entry, and the wait does without it.
+        if let Ok(Some(refused)) = store.try_get(REFUSED_KEY) {
+            let refused = plain::line(&String::from_utf8_lossy(&refused), LONGEST_REFUSED);
+            self.text += &format!("; the store has refused {refused}");
+        }
+        self
+    }
 }
 
 /// Who learns that ranks are waited for: by default the log, as a warning. Of the ranks that wait, the first reports it, after
@@ -85,5 +100,23 @@ impl Default for WaitListener {
 impl fmt::Debug for WaitListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitListener").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::HashStore;
+
+    #[test]
+    fn whom_the_store_has_refused_is_said_last() {
+        let awaited = || RanksAwaited::new(vec![0], &[1], None, [10, 290].map(Duration::from_secs));
+        let store = HashStore::new();
+        assert_eq!(awaited().with_refused(&store), awaited());
+        let refused = b"10.0.0.2 (3 times): its job token does not match\n";
+        store.set(REFUSED_KEY, refused).unwrap();
+        let text = awaited().with_refused(&store).text;
+        let end = " joined after 10 s; the store has refused 10.0.0.2 (3 times): its job token does not match ";
+        assert!(text.ends_with(end), "{text}");
     }
 }

@@ -29,7 +29,7 @@ pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use tcp::{AUTH_OPCODE, StoreAccess, StoreOptions, TcpStore, TcpStoreServer, nobody_listens};
-pub(crate) use tcp::{Deadline, random_u64, resolve};
+pub(crate) use tcp::{Deadline, REFUSED_KEY, random_u64, resolve};
 pub(crate) use view::StoreView;
 
 /// The deadline of a store operation unless another is given, as in PyTorch.

@@ -4,12 +4,17 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
+use everburn_collectives::rendezvous::RendezvousError;
 use everburn_collectives::store::Store as _;
-use everburn_tests::{AssertContains, on_a_free_port};
+use everburn_launch::{ElasticLaunch, LaunchConfig, Launcher};
+use everburn_tests::{AssertContains, assert_matches, on_a_free_port};
 use rustix::process::Signal;
 
 use crate::elastic::{signal, wait_for_round};
-use crate::process::{DEADLINE, LauncherProcess, connect_to, number_in, wait_until};
+use crate::process::{
+    DEADLINE, LauncherProcess, TOKEN, connect_to, hosted_store, number_in, wait_until,
+};
+use crate::signals::joining;
 
 /// What ranks do that meet; of four, rank 3 is late.
 const MEET: (&str, &str) = ("joins, and rank 3 does not", "");
@@ -69,6 +74,61 @@ fn machine_0_that_is_killed_while_ranks_meet_is_named_with_its_address() {
         "machine 0 (127.0.0.1), whose launcher hosts the store of the job, is lost: rank 1 ended ",
         "look at the output of the launcher of machine 0 (127.0.0.1) first",
     ]);
+}
+
+/// The error of a rank that waits at a store, once `give_up` has been called with the port of the store.
+fn told_to_a_rank_that_waits(give_up: impl FnOnce(u16)) -> String {
+    let (_server, port) = hosted_store();
+    let joins = joining(1, port);
+    let joined = connect_to(port)
+        .unwrap()
+        .wait_within(&["everburn/join/0/joined"], DEADLINE);
+    joined.unwrap();
+    give_up(port);
+    let error = joins.join().unwrap().unwrap_err();
+    assert_matches!(error, RendezvousError::GivenUp { machine: 1, .. });
+    error.to_string()
+}
+
+#[test]
+fn ranks_that_wait_learn_why_the_launcher_of_another_machine_starts_none() {
+    let told = told_to_a_rank_that_waits(|port| {
+        let config = LaunchConfig {
+            nodes: 2,
+            node_rank: 1,
+            rendezvous: Some(format!("127.0.0.1:{port}")),
+            job_token: Some(TOKEN.parse().unwrap()),
+            ..LaunchConfig::new("program", 1, "logs")
+        };
+        // These are not said: machine 0 has the store, and an elastic job continues.
+        let elastic = Some(ElasticLaunch::new(1, 2));
+        for other in [
+            LaunchConfig {
+                node_rank: 0,
+                ..config.clone()
+            },
+            LaunchConfig {
+                elastic,
+                ..config.clone()
+            },
+        ] {
+            Launcher::give_up(&other, "another reason");
+        }
+        Launcher::give_up(&config, "there is no run");
+    });
+    let expected = "machine 1 has ended before all ranks had joined: there is no run";
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn ranks_that_wait_learn_which_rank_of_another_machine_has_failed_before_it_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = told_to_a_rank_that_waits(|port| {
+        let fails = ("", "exit 7");
+        let mut launcher = LauncherProcess::start_machine(folder.path(), 1, port, 1, fails);
+        assert_eq!(launcher.wait().code(), Some(7));
+    });
+    told.assert_contains(["machine 1 has ended ", ": rank 1 ended with exit code 7"]);
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn machine_0(folder: &Path) -> LauncherProcess {
 }
 
 /// A rank that waits for the rest.
-fn joining(rank: usize, port: u16) -> thread::JoinHandle<Result<(), RendezvousError>> {
+pub fn joining(rank: usize, port: u16) -> thread::JoinHandle<Result<(), RendezvousError>> {
     thread::spawn(move || {
         let request = RendezvousRequest {
             rank: Some(rank),

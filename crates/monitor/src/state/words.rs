@@ -40,15 +40,18 @@ impl RunState {
         Some(format!("waiting for {missing}, {left}"))
     }
 
-    /// What a dashboard of metrics does not show: how a run has ended that is only monitored, for whom ranks wait, or which
-    /// ranks are in trouble.
+    /// What a dashboard of metrics does not show: how a run has ended that is only monitored, for whom ranks wait, which are
+    /// stopped and how they continue, or which are in trouble.
     pub(crate) fn news(&self, monitors: bool) -> Option<String> {
         if monitors && !self.goes_on() {
             return Some(format!("the run: {}", self.doing()));
         }
-        let awaited = || self.goes_on().then(|| self.awaited()).flatten();
+        let continues = self.goes_on();
+        let awaited = || continues.then(|| self.awaited()).flatten();
+        let stopped = || continues.then(|| self.stopped_ranks()).flatten();
         awaited()
             .or_else(|| self.unwritable())
+            .or_else(stopped)
             .or_else(|| self.trouble())
     }
 

@@ -64,7 +64,7 @@ impl RunDirectory {
                 });
             }
         }
-        for folder in [run.path.clone(), run.logs(), run.checkpoints()] {
+        for folder in [run.path.clone(), run.checkpoints()] {
             std::fs::create_dir_all(&folder)
                 .map_err(|error| TrainError::file("making the run directory", &folder, &error))?;
         }
@@ -203,7 +203,7 @@ impl RunDirectory {
         &self.path
     }
 
-    /// The folder of the ranks' logs.
+    /// The folder of the ranks' logs. Who writes the first makes it, and nobody removes it while the run may be used.
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }

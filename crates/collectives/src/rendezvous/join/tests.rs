@@ -85,6 +85,27 @@ fn ranks_that_wait_or_come_later_are_told_that_the_job_was_stopped() {
 }
 
 #[test]
+fn ranks_that_wait_learn_which_machine_has_given_up_and_why_unless_its_ranks_are_there() {
+    let store = HashStore::new();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| join_alone(&store, 1, 4, LONG));
+        store.wait_within(&[&key_of(0, "joined")], LONG).unwrap();
+        let twice = give_up_joining(&store, 0, "the run is in use");
+        assert!(!twice.unwrap(), "rank 1 is of machine 0");
+        assert!(give_up_joining(&store, 1, "no data\u{1b}[2J\nin b").unwrap());
+        for outcome in [waits.join().unwrap(), join_alone(&store, 2, 4, LONG)] {
+            let text = outcome.unwrap_err().to_string();
+            let expected =
+                "machine 1 has ended before all ranks had joined: no data\u{fffd}[2J in b";
+            assert_eq!(text, expected);
+        }
+    });
+    let all = HashStore::new();
+    join_alone(&all, 0, 1, LONG).unwrap();
+    assert!(!give_up_joining(&all, 1, "late").unwrap(), "all had joined");
+}
+
+#[test]
 fn a_rank_claimed_twice_is_told_to_every_rank_at_once() {
     for outcome in join_all(&[(0, 3), (1, 3), (1, 3)]) {
         let message = outcome.unwrap_err().to_string();

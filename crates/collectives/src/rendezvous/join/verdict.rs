@@ -1,8 +1,10 @@
 //! What ranks find out about each other, and how one verdict comes of it.
 
+use everburn_record::plain;
 use serde::{Deserialize, Serialize};
 
 use super::KEYS;
+use super::give_up::LONGEST_REASON;
 use crate::rendezvous::{MissingRanks, RendezvousError, StartedRank};
 use crate::store::{Store, StoreError, entry};
 
@@ -23,6 +25,11 @@ pub(super) enum Verdict {
         other: StartedRank,
     },
     Stopped,
+    /// The launcher of a machine has ended before its ranks had joined.
+    GivenUp {
+        machine: usize,
+        reason: String,
+    },
     /// The deadline of a rank passed.
     Missing(MissingRanks),
 }
@@ -32,6 +39,10 @@ impl Verdict {
         match self {
             Self::Agreed => Ok(()),
             Self::Stopped => Err(RendezvousError::Stopped),
+            Self::GivenUp { machine, reason } => Err(RendezvousError::GivenUp {
+                machine,
+                reason: plain::line(&reason, LONGEST_REASON),
+            }),
             Self::Missing(missing) => Err(RendezvousError::NotAllJoined(missing)),
             Self::WorldSizes { first, other } => Err(RendezvousError::WorldSizeMismatch {
                 first: Box::new(first),

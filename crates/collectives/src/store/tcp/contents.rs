@@ -224,7 +224,8 @@ impl Contents {
         Ok(())
     }
 
-    fn store(&mut self, key: &[u8], value: Bytes) -> Result<(), Refusal> {
+    /// Sets a key for which nobody waits.
+    pub(super) fn store(&mut self, key: &[u8], value: Bytes) -> Result<(), Refusal> {
         let freed = self.values.get(key).map_or(0, |old| cost(key, old));
         self.charge(cost(key, &value), freed)?;
         match self.values.get_mut(key) {

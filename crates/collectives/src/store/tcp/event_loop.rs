@@ -14,6 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::StoreOptions;
 use super::contents::{ClientId, Contents};
 use super::peer::{Closing, Peer, Turn};
+use super::refused_peers::RefusedPeers;
 use crate::net::{PendingQuota, Refusals};
 use crate::sync::lock;
 
@@ -114,6 +115,7 @@ pub(super) struct EventLoop {
     peers: HashMap<ClientId, Peer>,
     pending: PendingQuota,
     refusals: Refusals,
+    refused: RefusedPeers,
     next_id: ClientId,
     /// Clients that have more to do though their sockets stay silent.
     again: Vec<ClientId>,
@@ -151,6 +153,7 @@ impl EventLoop {
             contents: Contents::new(options.max_stored_bytes),
             pending: PendingQuota::new(options.max_pending, options.max_pending_per_address),
             refusals: Refusals::default(),
+            refused: RefusedPeers::default(),
             options,
             peers: HashMap::new(),
             next_id: FIRST_CLIENT,
@@ -210,6 +213,7 @@ impl EventLoop {
             if let Some(refused) = self.refusals.take(now) {
                 tracing::warn!("the store refuses {refused}");
                 *lock(&self.control.refused) = Some(refused);
+                self.refused.publish(&mut self.contents);
             }
             let held_bytes = self.contents.held_bytes();
             self.control.held_bytes.store(held_bytes, Ordering::Relaxed);
@@ -365,6 +369,7 @@ impl EventLoop {
             Closing::Broken(error) => tracing::debug!("a client of the store vanished: {error}"),
             reason => {
                 self.refusals.add(peer.from, reason);
+                self.refused.add(peer.from, reason);
             }
         }
         // Closing the socket takes it out of the poll anyway.

@@ -13,6 +13,7 @@ mod greeting;
 #[cfg(any(test, fuzzing))]
 pub(super) mod hostile;
 mod peer;
+mod refused_peers;
 mod requests;
 mod server;
 mod shared_connection;
@@ -28,6 +29,7 @@ pub(crate) use connect::resolve;
 pub(crate) use connection::{Deadline, random_u64};
 #[cfg(any(test, fuzzing))]
 pub use contents::hostile::store_requests;
+pub(crate) use refused_peers::REFUSED_KEY;
 pub use server::TcpStoreServer;
 pub use wire::AUTH_OPCODE;
 

@@ -112,10 +112,14 @@ fn a_rank_that_is_stopped_is_silent_and_says_how_it_continues() {
     assert_eq!(state.doing(), doing);
     state.take(&stopped(19_000, 41), 19_000);
     assert_eq!(state.doing(), "training, rank 1 stopped: kill -CONT 41");
+    // The first page, burn-train's dashboard, has it too.
+    let news = state.news(true);
+    assert_eq!(news.as_deref(), Some("rank 1 stopped: kill -CONT 41"));
     assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
     assert_eq!(state.trouble().as_deref(), Some("1 of 2 ranks, silent: 1"));
     state.take(&stopped(20_000, 0), 20_000);
     assert_eq!(statuses(&state), [RankStatus::Working; 2]);
+    assert_eq!(state.news(true), None);
     assert!(state.seconds_left().is_some());
     let last = everburn_record::Live {
         unix_time_ms: 21_000,
