@@ -299,7 +299,7 @@ fn a_python_without_pytorch_is_skipped_with_the_reason() {
     assert!(
         note.as_str()
             .unwrap()
-            .contains("/no/such/python cannot be run"),
+            .contains("/no/such/python cannot be started"),
         "{note}"
     );
 }

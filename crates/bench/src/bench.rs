@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::{Args, FromArgMatches, Parser};
 use everburn::launch::{Children, WorkerPool, forget_ranks};
-use everburn_record::Owner;
 use everburn_record::proc::CpuTime;
+use everburn_record::{Owner, TrainingReport};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -341,11 +341,12 @@ pub(crate) fn write_file(file: &Path, text: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))
 }
 
-/// A file of JSON.
-pub(crate) fn read_json(path: &Path) -> Result<Value, Failure> {
-    let broken = |what: String| Failure::new(format!("{}: {what}", path.display()));
-    let text = fs::read_to_string(path).map_err(|error| broken(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| broken(error.to_string()))
+/// What the run in a folder has reported at its end.
+pub(crate) fn report_of(run: &Path) -> Result<TrainingReport, Failure> {
+    TrainingReport::of_run(run).map_err(|error| {
+        let path = run.join(TrainingReport::FILE);
+        Failure::new(format!("{}: {error}", path.display()))
+    })
 }
 
 #[cfg(test)]

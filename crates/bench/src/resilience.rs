@@ -10,7 +10,7 @@ use everburn::launch::keep_freed_memory;
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, Setup, at_least_1, read_json};
+use crate::bench::{Bench, Setup, at_least_1, report_of};
 use crate::cells;
 use crate::failure::Failure;
 use crate::rounds::Rounds;
@@ -145,7 +145,7 @@ impl Bench for ResilienceBench {
 }
 
 fn milliseconds_a_step(run: &Path, batch: usize) -> Result<f64, Failure> {
-    let rate = read_json(&run.join("report.json"))?["samples_per_second"].as_f64();
+    let rate = Some(report_of(run)?.samples_per_second);
     let rate = rate.filter(|rate| *rate > 0.0);
     let rate = rate
         .ok_or_else(|| Failure::new(format!("{} trains no samples per second", run.display())))?;

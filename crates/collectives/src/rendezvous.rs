@@ -8,6 +8,7 @@ pub(crate) mod lease;
 mod rank_store;
 mod settings;
 mod started_rank;
+mod variables;
 mod wait;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,15 +17,15 @@ use std::time::Duration;
 
 pub use error::{MissingRanks, RendezvousError};
 pub use join::{give_up_joining, have_met, stop_joining};
-pub use settings::{SWITCH, switch, variable};
 pub use started_rank::{ProcessIdentity, StartedRank};
+pub use variables::{MalformedVariable, Variables, switch, variable};
 pub use wait::{RanksAwaited, WaitListener};
 
 use everburn_auth::{JobToken, Key};
 
 use self::join::Joining;
 use self::rank_store::{Host, RankStore};
-use self::settings::{Environment, Settings, StoreAddress};
+use self::settings::{Settings, StoreAddress};
 use crate::store::{
     DEFAULT_STORE_TIMEOUT, Deadline, EtcdStore, FileStore, SharedStore, StoreAccess, StoreError,
     StoreOptions, TcpStore, TcpStoreServer, join_address, resolve,
@@ -152,16 +153,16 @@ pub fn rendezvous(
     init_method: &str,
     request: RendezvousRequest,
 ) -> Result<Rendezvous, RendezvousError> {
-    rendezvous_in(init_method, &request, &variable)
+    rendezvous_in(init_method, &request, Variables::of(&variable))
 }
 
 /// [`rendezvous`] in an environment that need not be the process's.
 fn rendezvous_in(
     init_method: &str,
     request: &RendezvousRequest,
-    environment: Environment<'_>,
+    variables: Variables<'_>,
 ) -> Result<Rendezvous, RendezvousError> {
-    let settings = Settings::gather(init_method, request, environment)?;
+    let settings = Settings::gather(init_method, request, variables)?;
     let timeout = request.timeout.unwrap_or(DEFAULT_STORE_TIMEOUT);
     let deadline = Deadline::within(timeout);
     let (rank, world_size) = (settings.rank, settings.world_size);
@@ -214,16 +215,16 @@ pub(crate) fn reach_launchers_store(
     init_method: &str,
     request: &RendezvousRequest,
 ) -> Result<Option<LaunchersStore>, RendezvousError> {
-    reach_launchers_store_in(init_method, request, &variable)
+    reach_launchers_store_in(init_method, request, Variables::of(&variable))
 }
 
 /// [`reach_launchers_store`] in an environment that need not be the process's.
 fn reach_launchers_store_in(
     init_method: &str,
     request: &RendezvousRequest,
-    environment: Environment<'_>,
+    variables: Variables<'_>,
 ) -> Result<Option<LaunchersStore>, RendezvousError> {
-    let settings = Settings::gather(init_method, request, environment)?;
+    let settings = Settings::gather(init_method, request, variables)?;
     let outlives_ranks = match settings.address {
         StoreAddress::Tcp { hosted, .. } => hosted,
         StoreAddress::Etcd(_) => true,

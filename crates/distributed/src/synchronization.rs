@@ -33,7 +33,7 @@ pub(crate) use self::upper_sums::{SpareSums, UpperSums};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_hook::{GradientSink, Nowhere, with_hooks};
-use crate::reducer::{Job, Report, Share};
+use crate::reducer::{Job, Reducer, Report, Share};
 use crate::sharding::ShardedPass;
 use crate::shared::Medium;
 use crate::virtual_ranks::VirtualRanks;
@@ -256,7 +256,9 @@ impl Synchronization {
         let tied = self.ddp.shared().check_ties(model);
         let result = tied.and_then(|()| match on_device {
             true => self.complete_on_device().and_then(|sum| sum.give(model)),
-            false => self.complete().and_then(|summed| summed.give(model)),
+            false => self
+                .complete_on_host()
+                .and_then(|summed| summed.give(model)),
         });
         self.conclude(result)
     }
@@ -279,19 +281,15 @@ impl Synchronization {
         self.finished = true;
     }
 
-    fn complete(&self) -> Result<Summed, DdpError> {
+    /// Ends a step in host memory, of which every rank has all sums: unlike the other two ends it takes gradients out of a
+    /// bucket while the next one is on its way, and gives the memory of buckets back.
+    fn complete_on_host(&self) -> Result<Summed, DdpError> {
         let start = self.waiting_since.unwrap_or_else(Instant::now);
         let shared = self.ddp.shared();
         let asks_for_order = shared.wants_order();
         let exchanges_used = !shared.knows_used();
         let mut step = lock(&self.step);
-        step.close()?;
-        let mut expected = step.expected();
-        if asks_for_order {
-            expected += step.submit_order();
-        }
-        // From now on the channel closes with the reducer.
-        step.reports = None;
+        let expected = step.close_and_submit(asks_for_order)?;
         let (used, buckets) = (step.used().to_vec(), step.plan.buckets().len());
         let (plan, samples) = (step.plan.clone(), step.samples as u64);
         let Contents::Host(host) = &mut step.contents else {
@@ -317,11 +315,7 @@ impl Synchronization {
             }
             Some(reducer) => {
                 drop(step);
-                for _ in 0..expected {
-                    let report = reducer.next_report(&self.reports)?;
-                    shared.record_exchange(&report);
-                    summed.take(report, &mut order)?;
-                }
+                self.receive(reducer, expected, |report| summed.take(report, &mut order))?;
                 summed.communication.exposed = start.elapsed();
                 step = lock(&self.step);
             }
@@ -337,6 +331,21 @@ impl Synchronization {
         let own = lock(&self.step).used().to_vec();
         summed.used = self.remember(summed.used, &own, own_samples, &order)?;
         Ok(summed)
+    }
+
+    /// Hands `expected` reports to `take`, as they come.
+    fn receive(
+        &self,
+        reducer: &Reducer,
+        expected: usize,
+        mut take: impl FnMut(Report) -> Result<(), DdpError>,
+    ) -> Result<(), DdpError> {
+        for _ in 0..expected {
+            let report = reducer.next_report(&self.reports)?;
+            self.ddp.shared().record_exchange(&report);
+            take(report)?;
+        }
+        Ok(())
     }
 
     /// Keeps what later steps need: the parameters that all ranks `used`, of which this rank used `own` for its `samples`,

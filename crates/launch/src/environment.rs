@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use everburn_auth::JobToken;
-use everburn_collectives::rendezvous::variable;
+use everburn_collectives::rendezvous::{Variables, variable};
 use everburn_collectives::store::{EtcdAddress, join_address};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -12,7 +12,7 @@ use self::local_rank::local_place;
 use self::present_step::PresentStep;
 use self::store_place::StorePlace;
 use crate::error::RankEnvironmentError;
-use crate::foreign::{self, EnvVariables};
+use crate::foreign::{self, Secret};
 use crate::origin::{Origin, StartedBy};
 use crate::orphan;
 
@@ -83,10 +83,10 @@ impl RankEnvironment {
     /// [`detect`](Self::detect) has it.
     #[must_use]
     pub fn is_present() -> bool {
-        Self::is_set(&EnvVariables { lookup: &variable })
+        Self::is_set(&Variables::of(&variable))
     }
 
-    fn is_set(env: &EnvVariables<'_>) -> bool {
+    fn is_set(env: &Variables<'_>) -> bool {
         let launched = [variables::LAUNCHER_PID, variables::TORCHRUN_ID];
         let by_a_launcher = launched.iter().any(|name| env.text(name).is_some());
         env.text(variables::RANK).is_some() && (by_a_launcher || !foreign::is_world_of_one(env))
@@ -105,7 +105,7 @@ impl RankEnvironment {
     pub fn detect(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, RankEnvironmentError> {
-        let env = EnvVariables { lookup: &lookup };
+        let env = Variables::of(&lookup);
         match Self::is_set(&env) {
             true => Self::from_lookup(&lookup).map(Some),
             false => foreign::find(&env),
@@ -115,7 +115,7 @@ impl RankEnvironment {
     /// The launcher, `srun` say, whose only task this process is, or [`StartedBy::Variables`] where they say so. Such a
     /// process is no rank: it may train alone, or start ranks.
     pub fn only_task(lookup: impl Fn(&str) -> Option<String>) -> Option<StartedBy> {
-        foreign::only_task(&EnvVariables { lookup: &lookup })
+        foreign::only_task(&Variables::of(&lookup))
     }
 
     /// Reads RANK and its companions in the environment of this process.
@@ -134,7 +134,7 @@ impl RankEnvironment {
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, RankEnvironmentError> {
         use variables as v;
-        let env = EnvVariables { lookup: &lookup };
+        let env = Variables::of(&lookup);
         // A wrong value comes before what is missing: more variables would not make it right.
         let number = |name| -> Result<usize, RankEnvironmentError> {
             let expected = "a number from 0; unset it if it is left over";
@@ -167,7 +167,7 @@ impl RankEnvironment {
         if started_by == StartedBy::Variables {
             foreign::check_left_over(&env, (rank, world_size))?;
         }
-        let secret = env.secret()?;
+        let secret = Secret::of(&env)?;
         let launcher_hosts_store = env.flag(v::AGENT_STORE)?;
         if world_size > 1 {
             let torchs =
@@ -276,15 +276,16 @@ impl RankEnvironment {
 
 /// The fewest and the most ranks of an elastic job of this many slots.
 fn elastic_range(
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
     slots: usize,
 ) -> Result<Option<(usize, usize)>, RankEnvironmentError> {
     let expected = format!("MIN:MAX with 1 <= MIN <= MAX and MAX the WORLD_SIZE, {slots}");
-    env.parsed(variables::ELASTIC, &expected, |value| {
+    let range = env.parsed(variables::ELASTIC, &expected, |value| {
         let (min, max) = value.split_once(':')?;
-        let (min, max) = (min.parse().ok()?, max.parse().ok()?);
+        let (min, max): (usize, usize) = (min.parse().ok()?, max.parse().ok()?);
         (0 < min && min <= max && max == slots).then_some((min, max))
-    })
+    })?;
+    Ok(range)
 }
 
 mod local_rank;

@@ -72,7 +72,9 @@ mod stop;
 mod supervisor;
 mod terminal;
 
-pub use children::{ChildError, Children, EndedChild, StartedChild, WorkerPool, forget_ranks};
+pub use children::{
+    ChildError, Children, EndedChild, Said, StartedChild, WorkerPool, forget_ranks,
+};
 pub use config::{ElasticLaunch, LaunchConfig};
 pub use early_stop::{EarlyStop, signals_to_hear};
 pub use environment::{RankEnvironment, variables};

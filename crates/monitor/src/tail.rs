@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use everburn_record::{
-    Event, EventKind, Live, MetricRecord, Phase, RankLine, Settings, name_of_run,
+    Event, EventKind, Live, MetricRecord, Phase, RankLine, Settings, TrainingReport, name_of_run,
 };
 
 use self::folder::Folder;
@@ -156,7 +156,7 @@ impl RunTail {
                 updates.push(Update::Live(live));
             }
         }
-        if let Some(text) = changed(folder, "report.json", &mut self.report)
+        if let Some(text) = changed(folder, TrainingReport::FILE, &mut self.report)
             && let Ok(report) = serde_json::from_str(&text)
         {
             updates.push(Update::Report(report));

@@ -23,7 +23,8 @@
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
 //! (`events.jsonl`), a [`ConfusionMatrix`] (`confusion.json`), its [`Environment`] (`environment.json`), and [`Live`]
-//! (`live.json`) while it continues. `config.toml` is read as [`Settings`]. A line of `metrics.jsonl` is read as a [`MetricRecord`].
+//! (`live.json`) while it continues. A [`TrainingReport`] (`report.json`) is what came out of it. `config.toml` is read as
+//! [`Settings`], a line of `metrics.jsonl` as a [`MetricRecord`].
 //!
 //! ```
 //! use everburn_record::file;
@@ -56,6 +57,7 @@ mod rank_line;
 mod runs;
 mod saving;
 mod settings;
+mod sharding_report;
 pub mod statistics;
 mod stop;
 pub mod svg;
@@ -64,6 +66,7 @@ pub mod table;
 pub mod task_method;
 mod text;
 mod time;
+mod training_report;
 pub mod units;
 
 pub use confusion::ConfusionMatrix;
@@ -83,8 +86,10 @@ pub use runs::{
 };
 pub use saving::Saving;
 pub use settings::Settings;
+pub use sharding_report::{HeldBytes, ShardingReport};
 pub use stop::{EXIT_INTERRUPTED, StopSignal, stopped_on_request};
 pub use time::{unix_time, unix_time_ms};
+pub use training_report::{BestEpoch, OuterReport, TrainingReport, Versions};
 
 #[cfg(test)]
 mod tests;

@@ -40,7 +40,6 @@ pub use comparison::{Comparison, compare};
 pub use decimation::{Point, Series};
 pub use error::ReportError;
 pub use run::{
-    BestEpoch, Curve, EpochMetrics, Events, Grid, HeldBytes, Metrics, Note, Quantity, RankTimes,
-    RankTotal, Results, Run, Sharding, Versions,
+    Curve, EpochMetrics, Events, Grid, Metrics, Note, Quantity, RankTimes, RankTotal, Run,
 };
 pub use writing::write_report;

@@ -8,7 +8,7 @@ mod json_lines;
 mod logs;
 mod metrics;
 mod ranks;
-mod results;
+pub(crate) mod results;
 mod sentences;
 
 use std::io;
@@ -18,10 +18,10 @@ pub use events::Events;
 pub use grid::{Grid, Quantity};
 pub use metrics::{Curve, EpochMetrics, Metrics};
 pub use ranks::{RankTimes, RankTotal};
-pub use results::{BestEpoch, HeldBytes, Results, Sharding, Versions};
 
 use everburn_record::{
-    ConfusionMatrix, Environment, EventKind, MetricRecord, Settings, file, name_of_run,
+    ConfusionMatrix, Environment, EventKind, MetricRecord, Settings, TrainingReport, file,
+    name_of_run,
 };
 
 use crate::ReportError;
@@ -58,7 +58,7 @@ pub struct Run {
     /// `metrics.jsonl`.
     pub metrics: Metrics,
     /// `report.json`, which is written at the end of a run.
-    pub results: Option<Results>,
+    pub results: Option<TrainingReport>,
     /// `config.toml`.
     pub config: Settings,
     /// `environment.json`.
@@ -77,7 +77,7 @@ pub struct Run {
 
 impl Run {
     /// The files of which a run has one: what is damaged is reported, too.
-    const FILES: [&str; 3] = [Settings::FILE, MetricRecord::FILE, Results::FILE];
+    const FILES: [&str; 3] = [Settings::FILE, MetricRecord::FILE, TrainingReport::FILE];
 
     /// Reads the run directory `path`. Memory is bounded, however long the run was.
     ///
@@ -95,7 +95,7 @@ impl Run {
             folder: &path,
             notes: &mut notes,
         };
-        let results = documents.read(Results::FILE, LONGEST_DOCUMENT, Results::parse);
+        let results = documents.read(TrainingReport::FILE, LONGEST_DOCUMENT, json);
         let config = documents.read(Settings::FILE, LONGEST_DOCUMENT, str::parse);
         let environment = documents.read(Environment::FILE, LONGEST_DOCUMENT, json);
         let confusion = documents.read(ConfusionMatrix::FILE, LONGEST_CONFUSION, |text| {
@@ -111,9 +111,9 @@ impl Run {
                 "it is missing: the configuration is not known",
             ));
         }
-        if results.is_none() && !is_there(Results::FILE) {
+        if results.is_none() && !is_there(TrainingReport::FILE) {
             let what = "it is missing, as it is until a run has ended by itself: there are no test results";
-            notes.push(Note::new(Results::FILE, what));
+            notes.push(Note::new(TrainingReport::FILE, what));
         }
         Ok(Self {
             path,
@@ -140,7 +140,10 @@ impl Run {
     pub fn ranks_at_start(&self) -> Option<usize> {
         let per_machine = self.config.ranks_per_machine();
         let of_config = per_machine.map(|ranks| ranks.saturating_mul(self.config.machines()));
-        of_config.or_else(|| self.results.as_ref().and_then(|results| results.world_size))
+        of_config.or_else(|| {
+            let at_end = self.results.as_ref()?.world_size;
+            (at_end > 0).then_some(at_end)
+        })
     }
 
     /// How the run stands, in a few words.

@@ -35,6 +35,7 @@ pub(crate) mod writer;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use everburn_record::BestEpoch;
 use serde::{Deserialize, Serialize};
 
 use crate::config::TrainingConfig;
@@ -46,7 +47,6 @@ use crate::data_fingerprint::DataFingerprint;
 use crate::error::TrainError;
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
-use crate::record::report::BestEpoch;
 
 pub use everburn_record::{NotAPlace, Place};
 pub use folder::CheckpointFolder;

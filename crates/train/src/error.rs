@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 
 use everburn_collectives::group::CollectiveError;
 use everburn_distributed::{DdpError, SamplerError};
-use everburn_record::units::counted;
+use everburn_record::{TrainingReport, units::counted};
 
 use crate::checkpoint::state_dict::WeightsMismatch;
 use crate::device::verification::WrongNumbers;
 use crate::model::finite::{DivergenceSign, NotFiniteInput, suspects};
 use crate::model::labels::WrongLabel;
-use crate::record::report::TrainingReport;
 
 /// Why a run could not start, continue or be recorded.
 ///

@@ -5,9 +5,10 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
+use everburn_record::TrainingReport;
+
 use crate::error::TrainError;
 use crate::metrics::line::MetricLine;
-use crate::record::report::TrainingReport;
 use crate::strategy::Run;
 
 /// Why a hook failed. Any error goes into it by `?`.

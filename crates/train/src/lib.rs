@@ -83,7 +83,9 @@ pub use elastic::elasticity::Elasticity;
 pub use elastic::group::ElasticGroup;
 pub use elastic::regroup::Regroup;
 pub use error::TrainError;
-pub use everburn_record::StopSignal;
+pub use everburn_record::{
+    BestEpoch, OuterReport, ShardingReport, StopSignal, TrainingReport, Versions,
+};
 pub use hook::{EpochLines, Hook, HookError, Hooks};
 pub use metrics::RankMetric;
 pub use metrics::line::{MetricKind, MetricLine, MetricsFile};
@@ -109,7 +111,6 @@ pub use parallel::mesh::{Axis, Coordinates, Mesh};
 pub use parallel::mesh_parallel::{MeshParallel, MeshParallelConfig};
 pub use parallel::model::ParallelModel;
 pub use record::live_file::RankStatuses;
-pub use record::report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
 pub use record::run_directory::RunDirectory;
 pub use record::run_lock::RunLock;
 pub use strategy::Run;

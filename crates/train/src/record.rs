@@ -3,7 +3,6 @@
 pub(crate) mod live_file;
 pub(crate) mod outcome;
 pub(crate) mod record_files;
-pub(crate) mod report;
 pub(crate) mod run_directory;
 pub(crate) mod run_lock;
 pub(crate) mod tensor_board;

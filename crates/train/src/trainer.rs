@@ -22,7 +22,7 @@ use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Connector, InitialValues};
 use everburn_profile::Recorder;
-use everburn_record::StopSignal;
+use everburn_record::{StopSignal, TrainingReport};
 
 pub use self::find_batch_size::{BatchSizeLimit, BatchSizeSearch, FreeMemory, TriedBatchSize};
 pub use self::find_learning_rate::{LearningRateRange, LearningRateSweep, SweepPoint};
@@ -38,7 +38,6 @@ use crate::model::erased::{AnyModel, Trainable, erase_data, erase_over_ranks, er
 use crate::model::samples::Samples;
 use crate::parallel::model::ParallelModel;
 use crate::record::live_file::RankStatuses;
-use crate::record::report::TrainingReport;
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::Display;
 use crate::task::ConfiguredTask;

@@ -1,16 +1,12 @@
 //! Processes that a check runs, each with a deadline: one that crashes or hangs costs its own row.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
-use std::thread;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use everburn::launch::Children;
+use everburn::launch::{ChildError, Children, Said};
 use everburn_record::file;
-use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How a process ended.
 #[derive(Debug)]
@@ -42,136 +38,57 @@ impl Ended {
 /// How much of standard error is shown in a table; all of it goes to the log.
 const COMPLAINT: usize = 400;
 
-/// How often a process that says nothing is left for a look at whether a signal has come.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// How long a process that has been killed is waited for.
-const AFTER_KILL: Duration = Duration::from_secs(10);
-
-enum Heard {
-    Line(String),
-    Complaint(String),
-}
-
 /// Runs `command` for `limit` at most, and appends all that it says to `log`. `each` is told each line of its
 /// standard output as it comes. A signal to this process ends the command and is an error of the kind
-/// [`Interrupted`](std::io::ErrorKind::Interrupted).
+/// [`Interrupted`](io::ErrorKind::Interrupted).
 pub(super) fn run(
     children: &Children,
     mut command: Command,
     limit: Duration,
     log: &Path,
     mut each: impl FnMut(&str),
-) -> std::io::Result<Ended> {
+) -> io::Result<Ended> {
     let mut log = file::append_to(log)?;
     let start = Instant::now();
-    let asked = format!("{command:?}");
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        // Its own group, so that what it has started can be ended with it.
-        .process_group(0)
-        .spawn()?;
+    let (asked, said) = (format!("{command:?}"), tempfile::tempdir()?);
+    let name = command.get_program().to_string_lossy().into_owned();
+    let child = children.start(&name, &mut command, said.path());
+    let child = child.map_err(io::Error::other)?;
     // Processes side by side write to one log: a line at once, with whose it is.
     let pid = child.id();
     let mut note = |line: &str| log.write_all(format!("[{pid}] {line}\n").as_bytes());
     note(&format!("$ {asked}"))?;
-    let (tell, hear) = mpsc::channel();
-    let readers = [
-        child
-            .stdout
-            .take()
-            .map(|out| listen(out, Heard::Line, tell.clone())),
-        child
-            .stderr
-            .take()
-            .map(|out| listen(out, Heard::Complaint, tell)),
-    ];
     let (mut lines, mut complaints) = (Vec::new(), Vec::new());
-    let mut status = None;
-    let is_interrupted = loop {
-        let left = limit.saturating_sub(start.elapsed());
-        let is_interrupted = children.check_interrupted().is_err();
-        // Who never stops talking is heard no longer than who is silent.
-        if left.is_zero() || is_interrupted {
-            break is_interrupted;
-        }
-        match hear.recv_timeout(left.min(LOOK)) {
-            Ok(Heard::Line(line)) => {
-                note(&line)?;
-                each(&line);
-                lines.push(line);
+    let mut noted = Ok(());
+    let ended = child.wait_hearing(limit, |said| {
+        let written = match said {
+            Said::Output(line) => {
+                each(line);
+                lines.push(line.to_owned());
+                note(line)
             }
-            Ok(Heard::Complaint(line)) => {
-                note(&format!("! {line}"))?;
-                complaints.push(line);
+            Said::Error(line) => {
+                complaints.push(line.to_owned());
+                note(&format!("! {line}"))
             }
-            // Nobody has its output open any more: it has ended, or is about to.
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                status = wait_until(&mut child, start + limit)?;
-                break false;
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        };
+        if noted.is_ok() {
+            noted = written;
         }
-    };
-    if status.is_none() {
-        kill(&child);
-        // What hangs in a driver may outlive its signal; the next part is tried all the same.
-        wait_until(&mut child, Instant::now() + AFTER_KILL)?;
-    }
-    drop(hear);
-    for reader in readers.into_iter().flatten() {
-        // It reads until nobody writes any more; who survives its group is not waited for.
-        if reader.is_finished() {
-            let _ = reader.join();
-        }
-    }
+    });
+    noted?;
     let took = start.elapsed();
+    let status = ended.as_ref().ok().map(|ended| ended.status);
     note(&format!("{status:?} after {:.1} s", took.as_secs_f64()))?;
-    if is_interrupted {
-        return Err(std::io::ErrorKind::Interrupted.into());
-    }
-    Ok(Ended {
-        status,
-        lines,
-        complaint: end_of(&complaints),
-        took,
-    })
-}
-
-fn listen(
-    output: impl Read + Send + 'static,
-    heard: fn(String) -> Heard,
-    tell: mpsc::Sender<Heard>,
-) -> thread::JoinHandle<()> {
-    thread::spawn(move || {
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).into_owned();
-            if tell.send(heard(line)).is_err() {
-                return;
-            }
-        }
-    })
-}
-
-/// A process that has closed its output ends soon, and there is nothing else to wait for.
-fn wait_until(child: &mut Child, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= deadline {
-            return Ok(None);
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn kill(child: &Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended meanwhile.
-        let _ = kill_process_group(group, Signal::KILL);
+    match ended {
+        Ok(_) | Err(ChildError::TooLong { .. }) => Ok(Ended {
+            status,
+            lines,
+            complaint: end_of(&complaints),
+            took,
+        }),
+        Err(ChildError::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
+        Err(error) => Err(io::Error::other(error)),
     }
 }
 
@@ -238,7 +155,7 @@ mod tests {
         let end = Instant::now() + LONG;
         while !everburn_record::proc::has_ended(pid) {
             assert!(Instant::now() < end, "the sleeping process lives");
-            thread::yield_now();
+            std::thread::yield_now();
         }
     }
 

@@ -70,8 +70,7 @@ pub(super) fn run(
     }
     let ended = match ended {
         Err(error) if error.kind() != ErrorKind::Interrupted => {
-            let why = format!("{python} cannot be run: {error}");
-            return unreached(record, State::Skipped, &why);
+            return unreached(record, State::Skipped, &error.to_string());
         }
         ended => ended?,
     };

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use everburn_record::TrainingReport;
 use everburn_record::table::aligned;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::bench::read_json;
+use crate::bench::report_of;
 use crate::cells;
 use crate::failure::Failure;
 
@@ -73,18 +74,22 @@ impl Setting {
 impl Row {
     /// What the run in `run` says of itself.
     pub(super) fn read(name: &str, run: &Path, wire: Option<u64>) -> Result<Self, Failure> {
-        let report = read_json(&run.join("report.json"))?;
+        let report = report_of(run)?;
         let path = run.join("metrics.jsonl");
         let metrics = std::fs::read_to_string(&path)
             .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         Self::of(name, &report, &metrics, wire)
     }
 
-    fn of(name: &str, report: &Value, metrics: &str, wire: Option<u64>) -> Result<Self, Failure> {
-        let number = |field: &str| {
-            let number = report[field].as_f64();
-            number.ok_or_else(|| Failure::new(format!("report.json of {name}: no `{field}`")))
-        };
+    fn of(
+        name: &str,
+        report: &TrainingReport,
+        metrics: &str,
+        wire: Option<u64>,
+    ) -> Result<Self, Failure> {
+        let seconds = Some(report.train_seconds).filter(|seconds| *seconds > 0.0);
+        let seconds = seconds
+            .ok_or_else(|| Failure::new(format!("report.json of {name}: no `train_seconds`")))?;
         let lines = metrics.lines().rev();
         let lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let lines = lines.collect::<Vec<_>>();
@@ -97,8 +102,8 @@ impl Row {
         let loss = validation.and_then(|line| line["loss"].as_f64());
         Ok(Self {
             name: name.to_owned(),
-            seconds: number("train_seconds")?,
-            bytes: number("gradient_bytes")?,
+            seconds,
+            bytes: report.gradient_bytes as f64,
             wire,
             waited: of_epochs("waited") / of_epochs("seconds"),
             validation_loss: loss
@@ -175,8 +180,12 @@ mod tests {
 {"kind":"validation","loss":2.0}
 "#;
 
-    fn row(name: &str, seconds: f64, bytes: f64) -> Row {
-        let report = json!({ "train_seconds": seconds, "gradient_bytes": bytes });
+    fn row(name: &str, seconds: f64, bytes: u64) -> Row {
+        let report = TrainingReport {
+            train_seconds: seconds,
+            gradient_bytes: bytes,
+            ..TrainingReport::default()
+        };
         Row::of(name, &report, METRICS, Some(5_000_000)).unwrap()
     }
 
@@ -191,7 +200,10 @@ mod tests {
                 network: None,
                 link: Some(1.25e6),
             },
-            rows: vec![row("ddp", 400.0, 3.2e8), row("every=50", 40.0, 6.4e6)],
+            rows: vec![
+                row("ddp", 400.0, 320_000_000),
+                row("every=50", 40.0, 6_400_000),
+            ],
         }
     }
 
@@ -214,10 +226,14 @@ mod tests {
 
     #[test]
     fn a_run_that_was_not_validated_is_no_measurement() {
-        let report = json!({ "train_seconds": 1.0, "gradient_bytes": 1 });
+        let mut report = TrainingReport {
+            train_seconds: 1.0,
+            ..TrainingReport::default()
+        };
         let failure = Row::of("ddp", &report, "", None).unwrap_err().to_string();
         assert!(failure.contains("ddp was not validated"), "{failure}");
-        let failure = Row::of("ddp", &Value::Null, METRICS, None).unwrap_err();
+        report.train_seconds = 0.0;
+        let failure = Row::of("ddp", &report, METRICS, None).unwrap_err();
         assert!(failure.to_string().contains("train_seconds"));
     }
 }

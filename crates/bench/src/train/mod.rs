@@ -11,7 +11,7 @@ use self::options::Case;
 pub(crate) use self::options::TrainBench;
 use self::ours::{Data, Report};
 use self::rows::{CaseMeasurement, table, to_json};
-use crate::bench::{Bench, Setup, read_json, temporary_folder};
+use crate::bench::{Bench, Setup, report_of, temporary_folder};
 use crate::cells;
 use crate::failure::Failure;
 use crate::peers::{FoundPeer, Peer};
@@ -121,7 +121,7 @@ impl Runs<'_> {
         let (name, patience) = (format!("everburn's {case}"), self.setup.patience);
         let children = &self.setup.children;
         children.run(&name, &mut command, folder.path(), patience)?;
-        Report::of(&read_json(&run_dir.join("report.json"))?, case, steps)
+        Report::of(report_of(&run_dir)?, case, steps)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use everburn::launch::keep_freed_memory;
-use serde_json::Value;
+use everburn_record::TrainingReport;
 
 use super::options::Case;
 use crate::failure::Failure;
@@ -76,29 +76,23 @@ pub(super) struct Report {
 impl Report {
     /// Reads the report of a run of `case` that was to make `steps` steps; a run that did something
     /// else is no measurement.
-    pub(super) fn of(report: &Value, case: &Case, steps: usize) -> Result<Self, Failure> {
+    pub(super) fn of(report: TrainingReport, case: &Case, steps: usize) -> Result<Self, Failure> {
         let broken = |what: String| Failure::new(format!("report.json of {case}: {what}"));
-        for (field, wanted) in [
-            ("steps", steps),
-            ("world_size", case.ranks),
-            ("batch_size", case.batch),
+        for (field, found, wanted) in [
+            ("steps", report.steps, steps),
+            ("world_size", report.world_size, case.ranks),
+            ("batch_size", report.batch_size, case.batch),
         ] {
-            if report[field].as_u64() != Some(wanted as u64) {
-                let found = &report[field];
+            if found != wanted {
                 return Err(broken(format!("`{field}` is {found}, {wanted} was wanted")));
             }
         }
-        let text_of = |field: &str| {
-            let text = report[field].as_str().map(str::to_owned);
-            text.ok_or_else(|| broken(format!("no `{field}`")))
-        };
-        let rate = report["samples_per_second"].as_f64();
+        let rate = Some(report.samples_per_second).filter(|rate| *rate > 0.0);
         Ok(Self {
             samples_per_second: rate
-                .filter(|rate| *rate > 0.0)
                 .ok_or_else(|| broken("no positive `samples_per_second`".into()))?,
-            dataset: text_of("dataset")?,
-            dataset_origin: text_of("dataset_origin")?,
+            dataset: report.dataset,
+            dataset_origin: report.dataset_origin,
         })
     }
 
@@ -118,19 +112,23 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use everburn_tests::AssertContains;
-    use serde_json::json;
 
     use super::*;
 
-    fn report(origin: &str) -> Value {
-        json!({
-            "model": "mnist", "dataset": "mnist", "dataset_origin": origin,
-            "samples_per_second": 2803.5, "world_size": 2, "batch_size": 64, "steps": 100,
-        })
+    fn report(origin: &str) -> TrainingReport {
+        TrainingReport {
+            dataset: "mnist".into(),
+            dataset_origin: origin.into(),
+            samples_per_second: 2803.5,
+            world_size: 2,
+            batch_size: 64,
+            steps: 100,
+            ..TrainingReport::default()
+        }
     }
 
     fn path(origin: &str) -> Option<PathBuf> {
-        let report = Report::of(&report(origin), &case(), 100).unwrap();
+        let report = Report::of(report(origin), &case(), 100).unwrap();
         assert_eq!(report.samples_per_second, 2803.5);
         report.data_path()
     }
@@ -159,18 +157,18 @@ mod tests {
 
     #[test]
     fn a_report_of_something_else_is_no_measurement() {
-        let complaint = |field: &str, value: f64| {
-            let mut report = report("/: found");
-            report[field] = json!(value);
-            let failure = Report::of(&report, &case(), 100).unwrap_err();
+        let complaint = |report: TrainingReport| {
+            let failure = Report::of(report, &case(), 100).unwrap_err();
             failure.to_string()
         };
-        let short = complaint("steps", 200.0);
+        let (mut longer, mut silent) = (report("/: found"), report("/: found"));
+        (longer.steps, silent.samples_per_second) = (200, 0.0);
+        let short = complaint(longer);
         assert!(
             short.starts_with("report.json of mnist, 2 ranks x 1 thread"),
             "{short}"
         );
-        assert!(complaint("samples_per_second", 0.0).contains("`samples_per_second`"));
+        assert!(complaint(silent).contains("`samples_per_second`"));
     }
 
     #[test]

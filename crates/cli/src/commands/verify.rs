@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::Args;
 use everburn_launch::{Children, EndedChild};
-use everburn_record::units;
 use everburn_record::units::counted;
+use everburn_record::{TrainingReport, units};
 use serde_json::Value;
 
 use self::compare::{Difference, compare};
@@ -375,9 +375,10 @@ fn read(path: &Path) -> Result<String, ToolError> {
 
 /// Training samples per second, as the run's report has them.
 fn speed(run: &Path) -> Result<f64, ToolError> {
-    let path = run.join("report.json");
-    let report: Value = serde_json::from_str(&read(&path)?).map_err(failed)?;
-    let speed = report["samples_per_second"].as_f64();
+    let path = run.join(TrainingReport::FILE);
+    let report = TrainingReport::of_run(run)
+        .map_err(|error| failed(format!("cannot read {}: {error}", path.display())))?;
+    let speed = Some(report.samples_per_second).filter(|speed| *speed > 0.0);
     speed.ok_or_else(|| failed(format!("{} has no samples_per_second", path.display())))
 }
 

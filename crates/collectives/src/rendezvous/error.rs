@@ -7,7 +7,7 @@ use everburn_auth::AuthError;
 use everburn_record::{located, units};
 use serde::{Deserialize, Serialize};
 
-use super::StartedRank;
+use super::{MalformedVariable, StartedRank};
 use crate::store::StoreError;
 
 /// Why a rank could not join.
@@ -37,10 +37,13 @@ pub enum RendezvousError {
         /// What sets them.
         hint: &'static str,
     },
+    /// A variable is set but cannot be read.
+    #[error(transparent)]
+    Variable(#[from] MalformedVariable),
     /// A setting is there but cannot be read.
     #[error("{setting} is `{text}`, but must be {expected}")]
     Malformed {
-        /// The variable or value.
+        /// Which one.
         setting: &'static str,
         /// What it holds.
         text: String,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::join::{Joining, left_key};
 use super::settings::Settings;
-use super::{RendezvousRequest, WaitListener};
+use super::{RendezvousRequest, Variables, WaitListener};
 use crate::hostile::Script;
 use crate::store::{Deadline, HashStore, Store};
 
@@ -109,11 +109,11 @@ pub fn settings(bytes: &[u8]) {
         world_size: number(()),
         ..RendezvousRequest::default()
     };
-    let environment = |name: &str| {
+    let lookup = |name: &str| {
         let found = variables.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| value.clone())
     };
-    match Settings::gather(&init_method, &request, &environment) {
+    match Settings::gather(&init_method, &request, Variables::of(&lookup)) {
         Ok(settings) => assert!(settings.rank < settings.world_size),
         Err(error) => assert!(!error.to_string().is_empty()),
     }

@@ -1,47 +1,12 @@
 //! The settings of a rank from its request, init method and environment.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use everburn_auth::{GivenToken, JobToken};
+use everburn_auth::JobToken;
 
+use super::variables::Variables;
 use super::{RendezvousError, RendezvousRequest};
 use crate::store::{EtcdAddress, StoreAccess, StoreError, split_address};
-
-/// Looks up an environment variable; tests pass their own.
-pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
-
-/// A variable of this process's environment. What is not UTF-8 in it is replaced, so that it is refused by those
-/// who cannot use it, and not taken for a variable that is not set.
-#[must_use]
-pub fn variable(name: &str) -> Option<String> {
-    let text = std::env::var_os(name)?;
-    Some(text.to_string_lossy().into_owned())
-}
-
-/// What [`switch`] understands, for messages.
-pub const SWITCH: &str = "0, 1, false or true";
-
-/// Whether a variable such as EVERBURN_OPEN_STORE switches something on: `1` or `true`, in any case of letters; `0`
-/// and `false` do not. `None`: it is neither.
-///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::rendezvous::switch;
-///
-/// assert_eq!(switch("True"), Some(true));
-/// assert_eq!(switch("0"), Some(false));
-/// assert_eq!(switch("yes"), None);
-/// ```
-#[must_use]
-pub fn switch(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "1" | "true" => Some(true),
-        "0" | "false" => Some(false),
-        _ => None,
-    }
-}
 
 const ENVIRONMENT_HINT: &str = "`LaunchConfig::ranks = N`, torchrun and other launchers set \
     them; by hand, export them in every rank's shell";
@@ -121,11 +86,10 @@ impl Settings {
     pub(super) fn gather(
         init_method: &str,
         request: &RendezvousRequest,
-        environment: Environment<'_>,
+        variables: Variables<'_>,
     ) -> Result<Self, RendezvousError> {
-        let variables = Variables { environment };
         let given = match init_method {
-            "env://" => Given::by_variables(request, &variables)?,
+            "env://" => Given::by_variables(request, variables)?,
             _ => Given::by_request(init_method, request)?,
         };
         let (Some(rank), Some(world_size), Some(address)) =
@@ -140,10 +104,7 @@ impl Settings {
         check(rank, world_size, &address)?;
         let job_token = match &request.job_token {
             Some(token) => Some(token.clone()),
-            None => {
-                let text = variables.text("EVERBURN_JOB_TOKEN").unwrap_or_default();
-                GivenToken::from(OsString::from(text)).token()?
-            }
+            None => variables.job_token()?,
         };
         let open_store = request.open_store || variables.flag("EVERBURN_OPEN_STORE")?;
         let others_reach_it = match address {
@@ -209,7 +170,7 @@ struct Given {
 impl Given {
     fn by_variables(
         request: &RendezvousRequest,
-        variables: &Variables<'_>,
+        variables: Variables<'_>,
     ) -> Result<Self, RendezvousError> {
         let rank = match request.rank {
             None => variables.number("RANK")?,
@@ -235,7 +196,9 @@ impl Given {
             });
         }
         let host = variables.text("MASTER_ADDR");
-        let port = variables.port("MASTER_PORT")?;
+        let port = variables.parsed("MASTER_PORT", "a port from 1 to 65535", |port| {
+            port.parse::<u16>().ok()
+        })?;
         let hosted = variables.flag("TORCHELASTIC_USE_AGENT_STORE")?;
         let attempt = match hosted {
             true => variables.number("TORCHELASTIC_RESTART_COUNT")?,
@@ -302,56 +265,6 @@ fn check(rank: usize, world_size: usize, address: &StoreAddress) -> Result<(), R
             expected: "the port on which all ranks meet, 1 to 65535",
         }),
         _ => Ok(()),
-    }
-}
-
-struct Variables<'a> {
-    environment: Environment<'a>,
-}
-
-impl Variables<'_> {
-    /// The variable's text; one that is set to nothing counts as missing.
-    fn text(&self, name: &str) -> Option<String> {
-        let text = (self.environment)(name)?.trim().to_owned();
-        Some(text).filter(|text| !text.is_empty())
-    }
-
-    fn parsed<T: FromStr>(
-        &self,
-        name: &'static str,
-        expected: &'static str,
-    ) -> Result<Option<T>, RendezvousError> {
-        let Some(text) = self.text(name) else {
-            return Ok(None);
-        };
-        match text.parse() {
-            Ok(value) => Ok(Some(value)),
-            Err(_) => Err(RendezvousError::Malformed {
-                setting: name,
-                text,
-                expected,
-            }),
-        }
-    }
-
-    fn number(&self, name: &'static str) -> Result<Option<usize>, RendezvousError> {
-        self.parsed(name, "a whole number, 0 or more")
-    }
-
-    /// Whether a switch is on.
-    fn flag(&self, name: &'static str) -> Result<bool, RendezvousError> {
-        let Some(text) = self.text(name) else {
-            return Ok(false);
-        };
-        switch(&text).ok_or(RendezvousError::Malformed {
-            setting: name,
-            text,
-            expected: SWITCH,
-        })
-    }
-
-    fn port(&self, name: &'static str) -> Result<Option<u16>, RendezvousError> {
-        self.parsed(name, "a port from 1 to 65535")
     }
 }
 

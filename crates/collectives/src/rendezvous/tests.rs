@@ -46,7 +46,11 @@ fn join_all<R: Send>(
             .map(|&(rank, size)| {
                 scope.spawn(move || {
                     let request = request(rank, size);
-                    then(rendezvous_in(init_method, &request, &lookup(variables)))
+                    then(rendezvous_in(
+                        init_method,
+                        &request,
+                        Variables::of(&lookup(variables)),
+                    ))
                 })
             })
             .collect();
@@ -139,7 +143,12 @@ fn a_store_that_does_not_come_is_named_with_what_to_check() {
         timeout: Some(Duration::from_millis(50)),
         ..request(1, 2)
     };
-    let error = rendezvous_in(&format!("tcp://{address}"), &request, &|_| None).unwrap_err();
+    let error = rendezvous_in(
+        &format!("tcp://{address}"),
+        &request,
+        Variables::of(&|_| None),
+    )
+    .unwrap_err();
     let message = error.to_string();
     message.assert_contains(["rank 1", &address.to_string(), "tried", "check that rank 0"]);
 }
@@ -156,7 +165,7 @@ fn an_elastic_rank_reaches_the_launchers_store_and_waits_for_nobody() {
         ("TORCHELASTIC_RESTART_COUNT", "3"),
     ];
     let reach = |variables: &[(&str, &str)]| {
-        reach_launchers_store_in("env://", &request(1, 3), &lookup(variables))
+        reach_launchers_store_in("env://", &request(1, 3), Variables::of(&lookup(variables)))
     };
     let reached = reach(&variables).unwrap().expect("the launcher hosts it");
     assert!(reached.local_address.is_loopback());

@@ -1,44 +1,7 @@
-//! How many bytes per rank holds, and the peak of what is held for a while.
+//! The peak of what a rank holds for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use serde::{Deserialize, Serialize};
-
-/// How many bytes of the training state a rank holds, counted from its tensors: all of it where the state is
-/// replicated, about 1/`W` where it is sharded.
-///
-/// ```
-/// # mod everburn { pub use everburn_distributed as distributed; }
-/// use everburn::distributed::HeldBytes;
-///
-/// let held = HeldBytes { parameters: 400, gradients: 100, optimizer: 200, ..HeldBytes::default() };
-/// assert_eq!(held.total(), 700);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct HeldBytes {
-    /// Trained parameters, between steps.
-    pub parameters: u64,
-    /// Averaged gradients, as passed to the optimizer.
-    pub gradients: u64,
-    /// Optimizer state, between steps.
-    pub optimizer: u64,
-    /// Peak size of the gradient buckets during a step: those being filled or in flight; the largest one, where they are
-    /// summed on a device. 0 where gradients are not sharded.
-    #[serde(default)]
-    pub gradient_buckets: u64,
-    /// Peak size of gathered parameters during a step, except the first one, which records the access trace. 0
-    /// where parameters are not sharded. (On a device with memory of its own, copies there do not count.)
-    #[serde(default)]
-    pub gathered: u64,
-}
-
-impl HeldBytes {
-    /// Parameters, gradients and optimizer state.
-    pub const fn total(&self) -> u64 {
-        self.parameters + self.gradients + self.optimizer
-    }
-}
 
 /// Counts bytes of memory: how many are held now, and the peak.
 #[derive(Debug, Clone, Default)]

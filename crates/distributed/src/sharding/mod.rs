@@ -26,9 +26,9 @@ mod prefetcher;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use everburn_record::HeldBytes;
 pub(crate) use gradients::GradientShard;
 pub use gradients::GradientShards;
-pub use memory::HeldBytes;
 pub(crate) use memory::{MemoryTracker, TrackedMemory};
 pub use parameters::{LocalShards, ParameterShards};
 pub(crate) use pass::Pass;

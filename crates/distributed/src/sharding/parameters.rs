@@ -13,12 +13,11 @@ use everburn_collectives::sync::lock;
 
 use super::device_gather::DeviceChunk;
 use super::gather::{Chunk, Gatherer, chunks};
-use super::memory::HeldBytes;
 use super::module_shards::{self, ParamMappers};
 use super::pass::{Pass, ShardedPass};
 use super::pending_parameters::{GatherContext, PendingChunk, PendingParameters};
 use super::prefetcher::Prefetcher;
-use super::{ShardStage, layout::ShardLayout};
+use super::{HeldBytes, ShardStage, layout::ShardLayout};
 use crate::bucket::BucketEntry;
 use crate::ddp::Ddp;
 use crate::device::DeviceExchange;

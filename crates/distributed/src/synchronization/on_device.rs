@@ -11,8 +11,8 @@ use crate::error::DdpError;
 use crate::reducer::{Outcome, Reducer, Report};
 
 impl Synchronization {
-    /// Sends off what has not left, and takes the sums, for which the device waits. The host waits for
-    /// numbers of the other hosts alone.
+    /// Sends off what has not left, and takes the sums, for which the device waits. Unlike in the other two ends the host waits
+    /// for numbers of the other hosts alone, and before it asks for a sum: without samples there is none.
     pub(super) fn complete_on_device(&self) -> Result<DeviceSum, DdpError> {
         let start = self.waiting_since.unwrap_or_else(Instant::now);
         let shared = self.ddp.shared();

@@ -141,23 +141,19 @@ impl Synchronization {
         let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
         let result = match on_device {
             true => self.complete_on_device().and_then(DeviceSum::give_shards),
-            false => self.complete_sharded(),
+            false => self.complete_scattered(),
         };
         self.conclude(result)
     }
 
-    fn complete_sharded(&self) -> Result<GradientShards, DdpError> {
+    /// Ends a step in host memory, of which each rank has its shards: unlike the other two ends it keeps a segment of each
+    /// bucket, whose flags say which of its parameters some rank used.
+    fn complete_scattered(&self) -> Result<GradientShards, DdpError> {
         let start = self.waiting_since.unwrap_or_else(Instant::now);
         let shared = self.ddp.shared();
         let asks_for_order = shared.wants_order();
         let mut step = lock(&self.step);
-        step.close()?;
-        let mut expected = step.expected();
-        if asks_for_order {
-            expected += step.submit_order();
-        }
-        // From now on the channel closes with the reducer.
-        step.reports = None;
+        let expected = step.close_and_submit(asks_for_order)?;
         let plan = step.plan.clone();
         let (own_samples, own) = (step.samples, step.used().to_vec());
         let mut samples = own_samples as u64;
@@ -169,9 +165,7 @@ impl Synchronization {
         drop(step);
         let (mut order, mut communication) = (Vec::new(), Communication::default());
         if let Some(reducer) = shared.reducer() {
-            for _ in 0..expected {
-                let report = reducer.next_report(&self.reports)?;
-                shared.record_exchange(&report);
+            self.receive(reducer, expected, |report| {
                 communication.busy += report.busy;
                 match report.outcome? {
                     Outcome::Samples(all) => samples = all,
@@ -182,7 +176,8 @@ impl Synchronization {
                     Outcome::Order(offered) => order = offered,
                     Outcome::Bucket { .. } | Outcome::Used(_) => {}
                 }
-            }
+                Ok(())
+            })?;
             communication.exposed = start.elapsed();
         }
         lock(&self.step).late()?;

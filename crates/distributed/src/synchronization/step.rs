@@ -352,6 +352,18 @@ impl Step {
         }
     }
 
+    /// Takes no more gradients, and submits the last jobs of a step in host memory; how many reports will come of all.
+    pub(super) fn close_and_submit(&mut self, asks_for_order: bool) -> Result<usize, DdpError> {
+        self.close()?;
+        let mut expected = self.expected;
+        if asks_for_order {
+            expected += self.submit_order();
+        }
+        // From now on the channel closes with the reducer.
+        self.reports = None;
+        Ok(expected)
+    }
+
     /// What has come after the step was closed, if anything has.
     pub(super) fn late(&mut self) -> Result<(), DdpError> {
         self.error.take().map_or(Ok(()), Err)

@@ -1,6 +1,7 @@
 //! Children of a coordinator that are no ranks of a [`Launcher`](crate::Launcher): each with a deadline, none left
 //! after. [`Children`] runs programs to their end; a [`WorkerPool`] takes orders while it lives.
 
+mod heard;
 mod running;
 mod worker_pool;
 
@@ -15,6 +16,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use self::heard::Growing;
+pub use self::heard::Said;
 use self::running::Running;
 pub use self::worker_pool::WorkerPool;
 use crate::early_stop::signals_to_hear;
@@ -272,8 +275,36 @@ impl StartedChild {
     /// # Errors
     /// [`ChildError`] if it takes longer than `deadline`, or a signal comes.
     pub fn wait(self, deadline: Duration) -> Result<EndedChild, ChildError> {
+        self.wait_looking(deadline, || {})
+    }
+
+    /// The same; `hear` is given each line soon after it was said, also where the child takes too long.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_hearing(
+        self,
+        deadline: Duration,
+        mut hear: impl FnMut(Said<'_>),
+    ) -> Result<EndedChild, ChildError> {
+        let mut output = Growing::open(&self.stdout_path);
+        let mut complaints = Growing::open(&self.stderr_path);
+        let mut listen = |end| {
+            output.hear(end, |line| hear(Said::Output(line)));
+            complaints.hear(end, |line| hear(Said::Error(line)));
+        };
+        let ended = self.wait_looking(deadline, || listen(false));
+        listen(true);
+        ended
+    }
+
+    fn wait_looking(
+        self,
+        deadline: Duration,
+        look: impl FnMut(),
+    ) -> Result<EndedChild, ChildError> {
         let interrupted = self.interrupted;
-        let status = self.running.wait(&self.name, deadline, &interrupted)?;
+        let status = (self.running).wait(&self.name, deadline, &interrupted, look)?;
         if !status.success() && interrupted.load(Ordering::Relaxed) {
             // Its own Ctrl-C may have ended the child before we looked.
             return Err(ChildError::Interrupted);

@@ -18,6 +18,9 @@ pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// How long a child may take to end after SIGTERM; the launcher of ranks ends them first.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// How long it may take after SIGKILL: what hangs in a driver may outlive that.
+const AFTER_KILL: Duration = Duration::from_secs(10);
+
 /// A child that heads a process group. Nothing of the group outlives this value.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -35,14 +38,17 @@ impl Running {
         }
     }
 
+    /// Waits for its end; `look` is called whenever it is looked at and has not ended.
     pub(super) fn wait(
         mut self,
         name: &str,
         deadline: Duration,
         interrupted: &AtomicBool,
+        mut look: impl FnMut(),
     ) -> Result<ExitStatus, ChildError> {
         let start = Instant::now();
         while !self.has_ended() {
+            look();
             if interrupted.load(Ordering::Relaxed) {
                 self.end_gently();
                 return Err(ChildError::Interrupted);
@@ -68,10 +74,18 @@ impl Running {
 
     fn end_gently(&mut self) {
         self.signal(Signal::TERM);
+        self.ends_within(GRACE);
+    }
+
+    fn ends_within(&self, timeout: Duration) -> bool {
         let start = Instant::now();
-        while !self.has_ended() && start.elapsed() < GRACE {
-            thread::sleep(LOOK);
+        while !self.has_ended() {
+            if start.elapsed() >= timeout {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(5));
         }
+        true
     }
 
     /// Sends a signal to the child alone.
@@ -92,10 +106,7 @@ impl Running {
 
     /// Waits for a child whose output has ended, up to `timeout`, then ends what is left of it.
     pub(super) fn finish(&mut self, timeout: Duration) -> io::Result<ExitStatus> {
-        let start = Instant::now();
-        while !self.has_ended() && start.elapsed() < timeout {
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.ends_within(timeout);
         self.reap()
     }
 
@@ -103,6 +114,9 @@ impl Running {
     fn reap(&mut self) -> io::Result<ExitStatus> {
         if !self.reaped {
             self.signal(Signal::KILL);
+            if !self.ends_within(AFTER_KILL) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             self.reaped = true;
         }
         self.child.wait()

@@ -67,6 +67,29 @@ fn a_started_child_has_the_id_that_it_finds_itself() {
 }
 
 #[test]
+fn what_a_child_says_is_heard_while_it_runs_and_up_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("heard");
+    let mut command = Command::new("sh");
+    let waits = "while ! test -e heard; do sleep 0.01; done";
+    let script = format!("echo one; echo oops >&2; {waits}; printf 'two\\nthr'; printf ee");
+    command.args(["-c", &script]).current_dir(folder.path());
+    let children = Children::unheard();
+    let child = children.start("the shell", &mut command, folder.path());
+    let (mut output, mut errors) = (Vec::new(), Vec::new());
+    let ended = child.unwrap().wait_hearing(LONG, |said| match said {
+        Said::Output(line) => {
+            output.push(line.to_owned());
+            File::create(&mark).unwrap();
+        }
+        Said::Error(line) => errors.push(line.to_owned()),
+    });
+    assert_eq!(output, ["one", "two", "three"]);
+    assert_eq!(errors, ["oops"]);
+    assert_eq!(ended.unwrap().stdout, "one\ntwo\nthree");
+}
+
+#[test]
 fn an_interrupt_ends_the_child() {
     let folder = tempfile::tempdir().unwrap();
     let children = Children::unheard();

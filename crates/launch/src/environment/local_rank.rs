@@ -1,12 +1,13 @@
 //! The place of a rank on its machine.
 
+use everburn_collectives::rendezvous::Variables;
+
 use super::variables as v;
 use crate::error::RankEnvironmentError;
-use crate::foreign::EnvVariables;
 
 /// LOCAL_RANK and LOCAL_WORLD_SIZE; without them all ranks are on one machine.
 pub(super) fn local_place(
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
     (rank, world_size): (usize, usize),
 ) -> Result<(usize, usize), RankEnvironmentError> {
     let local_rank = env.number(v::LOCAL_RANK)?;

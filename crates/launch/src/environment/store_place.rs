@@ -1,10 +1,10 @@
 //! Where the store of a job is, as the environment has it.
 
+use everburn_collectives::rendezvous::Variables;
 use everburn_collectives::store::EtcdAddress;
 
 use super::variables as v;
 use crate::error::RankEnvironmentError;
-use crate::foreign::EnvVariables;
 
 pub(super) struct StorePlace {
     pub(super) etcd: Option<EtcdAddress>,
@@ -18,7 +18,7 @@ pub(super) struct StorePlace {
 
 impl StorePlace {
     /// Reads it by the variables, and sees that those of `rank` are there as well.
-    pub(super) fn of(env: &EnvVariables<'_>, rank: &[&str]) -> Result<Self, RankEnvironmentError> {
+    pub(super) fn of(env: &Variables<'_>, rank: &[&str]) -> Result<Self, RankEnvironmentError> {
         let etcd = etcd_of(env)?;
         let mut needed = rank.to_vec();
         if etcd.is_none() {
@@ -59,7 +59,7 @@ impl StorePlace {
 }
 
 /// The store in etcd, if there is one.
-fn etcd_of(env: &EnvVariables<'_>) -> Result<Option<EtcdAddress>, RankEnvironmentError> {
+fn etcd_of(env: &Variables<'_>) -> Result<Option<EtcdAddress>, RankEnvironmentError> {
     let Some(text) = env.text(v::STORE) else {
         return Ok(None);
     };

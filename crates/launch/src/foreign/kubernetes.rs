@@ -3,7 +3,9 @@
 //! A pod has its index; how many there are, and the name of the service that gives pods theirs, only the
 //! manifest does. So an index alone makes no rank: pods may well train a model each.
 
-use super::{Claim, Derived, EnvNumber, EnvVariables};
+use everburn_collectives::rendezvous::Variables;
+
+use super::{Claim, Derived, EnvNumber, first_number};
 use crate::environment::variables as v;
 use crate::error::RankEnvironmentError;
 use crate::origin::StartedBy;
@@ -13,12 +15,12 @@ const INDEX: &str = "JOB_COMPLETION_INDEX";
 /// The port that PyTorch's own launchers take; a pod has all ports to itself.
 const PORT: u16 = 29_500;
 
-pub(super) fn claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
-    let Some(rank) = env.first_number(&[INDEX])? else {
+pub(super) fn claim(env: &Variables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+    let Some(rank) = first_number(env, &[INDEX])? else {
         return Ok(None);
     };
     let one = |name| Some(EnvNumber { name, value: 0 });
-    match env.first_number(&[v::WORLD_SIZE])? {
+    match first_number(env, &[v::WORLD_SIZE])? {
         Some(world_size) => Ok(Some(Claim {
             started_by: StartedBy::Kubernetes,
             rank,
@@ -36,7 +38,7 @@ pub(super) fn claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnviron
     }
 }
 
-pub(super) fn master(env: &EnvVariables<'_>) -> Result<Derived<String>, RankEnvironmentError> {
+pub(super) fn master(env: &Variables<'_>) -> Result<Derived<String>, RankEnvironmentError> {
     Err(RankEnvironmentError::Incomplete {
         found: env.set_among(&[INDEX, v::WORLD_SIZE]),
         missing: vec![v::MASTER_ADDR.into()],

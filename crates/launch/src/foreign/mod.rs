@@ -23,8 +23,10 @@ mod slurm;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-use self::env_variables::EnvNumber;
-pub(crate) use self::env_variables::EnvVariables;
+use everburn_collectives::rendezvous::Variables;
+
+pub(crate) use self::env_variables::Secret;
+use self::env_variables::{EnvNumber, first_number};
 use crate::environment::{RankEnvironment, variables as v};
 use crate::error::RankEnvironmentError;
 use crate::origin::{Origin, StartedBy};
@@ -57,9 +59,7 @@ struct Derived<T> {
 }
 
 /// The rank that a launcher other than ours and `torchrun` has made of this process, if one has.
-pub(crate) fn find(
-    env: &EnvVariables<'_>,
-) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
+pub(crate) fn find(env: &Variables<'_>) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
     match claim(env)? {
         Some(claim) if claim.world_size.value > 1 => with_master(&claim, env).map(Some),
         _ => Ok(None),
@@ -67,7 +67,7 @@ pub(crate) fn find(
 }
 
 /// The launcher whose only task this process is.
-pub(crate) fn only_task(env: &EnvVariables<'_>) -> Option<StartedBy> {
+pub(crate) fn only_task(env: &Variables<'_>) -> Option<StartedBy> {
     if let Some(claim) = claim(env).ok()? {
         return (claim.world_size.value == 1).then_some(claim.started_by);
     }
@@ -75,13 +75,13 @@ pub(crate) fn only_task(env: &EnvVariables<'_>) -> Option<StartedBy> {
 }
 
 /// Whether RANK and WORLD_SIZE are those of the only rank.
-pub(crate) fn is_world_of_one(env: &EnvVariables<'_>) -> bool {
+pub(crate) fn is_world_of_one(env: &Variables<'_>) -> bool {
     let number = |name| env.number(name).ok().flatten();
     (number(v::RANK), number(v::WORLD_SIZE)) == (Some(0), Some(1))
 }
 
 /// What a launcher's variables say of this process.
-fn claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+fn claim(env: &Variables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
     let wanted = match env.text(v::LAUNCHER).as_deref() {
         None => None,
         Some("none") => return Ok(None),
@@ -116,7 +116,7 @@ fn claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> 
 }
 
 /// A world size without a rank is half of a launcher's variables; without either, nobody launched this.
-fn no_claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+fn no_claim(env: &Variables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
     match env.number(v::WORLD_SIZE)? {
         None | Some(0 | 1) => Ok(None),
         Some(_) => Err(RankEnvironmentError::NoRank {
@@ -128,7 +128,7 @@ fn no_claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentErro
 }
 
 /// The claim of the launcher that started this process, by the order at the top.
-fn innermost(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+fn innermost(env: &Variables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
     let mut claims = Vec::new();
     for mpi in [StartedBy::OpenMpi, StartedBy::Mvapich, StartedBy::Pmi] {
         claims.extend(mpi::claim(mpi, env)?);
@@ -177,7 +177,7 @@ fn contradiction(
 }
 
 /// Refuses a claim that contradicts itself or PyTorch's variables.
-fn check(claim: &Claim, env: &EnvVariables<'_>) -> Result<(), RankEnvironmentError> {
+fn check(claim: &Claim, env: &Variables<'_>) -> Result<(), RankEnvironmentError> {
     let below = |lower: EnvNumber, name: &str, upper: usize| {
         if lower.value < upper {
             return Ok(());
@@ -212,7 +212,7 @@ fn check(claim: &Claim, env: &EnvVariables<'_>) -> Result<(), RankEnvironmentErr
 /// Adds where the store is.
 fn with_master(
     claim: &Claim,
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
 ) -> Result<RankEnvironment, RankEnvironmentError> {
     let given_port = match env.text(v::MASTER_PORT) {
         None => None,
@@ -243,7 +243,7 @@ fn with_master(
             _ => mpi::port(claim, env)?,
         },
     };
-    let secret = env.secret()?;
+    let secret = Secret::of(env)?;
     let meeting = format!("{}:{}", address.value, port.value);
     let found = env.set_among(&[claim.rank.name, claim.world_size.name]);
     secret.check(claim.started_by, false, &meeting, &found)?;
@@ -283,7 +283,7 @@ fn given<T>(value: T, name: &str) -> Derived<T> {
 /// Refuses a RANK that all tasks of a step of `srun` have inherited from the shell: one of as many ranks as there are
 /// tasks, and not this task's.
 pub(crate) fn check_left_over(
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
     (rank, world_size): (usize, usize),
 ) -> Result<(), RankEnvironmentError> {
     let claim = slurm::claim(env, false).ok().flatten();

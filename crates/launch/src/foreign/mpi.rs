@@ -1,6 +1,8 @@
 //! Ranks that `mpirun` or `mpiexec` has started. MPI itself is not used.
 
-use super::{Claim, Derived, EnvNumber, EnvVariables, port_of_job};
+use everburn_collectives::rendezvous::Variables;
+
+use super::{Claim, Derived, EnvNumber, first_number, port_of_job};
 use crate::environment::variables as v;
 use crate::error::RankEnvironmentError;
 use crate::origin::StartedBy;
@@ -47,7 +49,7 @@ const PMIX: Names = Names {
 /// What a launcher of MPI says.
 pub(super) fn claim(
     launcher: StartedBy,
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
 ) -> Result<Option<Claim>, RankEnvironmentError> {
     let names = match launcher {
         StartedBy::OpenMpi => &OPEN_MPI,
@@ -59,17 +61,17 @@ pub(super) fn claim(
 
 /// What a launcher says that speaks nothing but PMIx. Asked last: Open MPI and Slurm set PMIX_RANK beside
 /// their own variables.
-pub(super) fn pmix_alone(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+pub(super) fn pmix_alone(env: &Variables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
     read(StartedBy::Pmi, &PMIX, env)
 }
 
 fn read(
     launcher: StartedBy,
     names: &Names,
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
 ) -> Result<Option<Claim>, RankEnvironmentError> {
-    let rank = env.first_number(names.rank)?;
-    let world_size = env.first_number(names.world_size)?;
+    let rank = first_number(env, names.rank)?;
+    let world_size = first_number(env, names.world_size)?;
     let half = |found: EnvNumber, missing: &'static str| RankEnvironmentError::Incomplete {
         found: env.set_among(&[found.name]),
         missing: vec![missing.into()],
@@ -84,13 +86,13 @@ fn read(
         (None, Some(size)) if size.name != v::WORLD_SIZE => return Err(half(size, names.rank[0])),
         (None, _) => return Ok(None),
     };
-    let local_world_size = env.first_number(names.local_world_size)?;
+    let local_world_size = first_number(env, names.local_world_size)?;
     let local_world_size = local_world_size.map(|variable| variable.value);
     Ok(Some(Claim {
         started_by: launcher,
         rank,
         world_size,
-        local_rank: env.first_number(names.local_rank)?,
+        local_rank: first_number(env, names.local_rank)?,
         local_world_size,
         node_rank: (local_world_size == Some(world_size.value)).then_some(0),
     }))
@@ -118,7 +120,7 @@ pub(super) fn master(claim: &Claim) -> Result<Derived<String>, RankEnvironmentEr
 /// Open MPI has a name for each job, which all ranks have; Hydra gives none.
 pub(super) fn port(
     claim: &Claim,
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
 ) -> Result<Derived<u16>, RankEnvironmentError> {
     const JOB_NAMES: [&str; 2] = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"];
     let known = match claim.started_by {

@@ -4,8 +4,10 @@
 //! job's SLURM_NTASKS), and a shell by `salloc` may. What only `srun` sets are the variables of a *step*,
 //! so they decide, and the step's number of tasks counts, not the job's.
 
+use everburn_collectives::rendezvous::Variables;
+
 use super::node_list::{count_of, hosts, total_of};
-use super::{Claim, Derived, EnvNumber, EnvVariables, port_of_job};
+use super::{Claim, Derived, EnvNumber, first_number, port_of_job};
 use crate::environment::variables as v;
 use crate::error::RankEnvironmentError;
 use crate::origin::StartedBy;
@@ -36,13 +38,13 @@ const TASKS_PER_NODE: [&str; 2] = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER
 
 /// `named`: the user says that it was Slurm.
 pub(super) fn claim(
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
     named: bool,
 ) -> Result<Option<Claim>, RankEnvironmentError> {
-    let Some(rank) = env.first_number(&[RANK])? else {
+    let Some(rank) = first_number(env, &[RANK])? else {
         return Ok(None); // a shell of `salloc`
     };
-    let world_size = env.first_number(&SIZES)?;
+    let world_size = first_number(env, &SIZES)?;
     if !named && env.first_text(&OF_A_STEP).is_none() {
         let batch_script = env.text("ENVIRONMENT").as_deref() == Some("BATCH");
         let alone = world_size.is_none_or(|size| size.value == 1);
@@ -73,7 +75,7 @@ pub(super) fn claim(
         started_by: StartedBy::Slurm,
         rank,
         world_size,
-        local_rank: env.first_number(&["SLURM_LOCALID"])?,
+        local_rank: first_number(env, &["SLURM_LOCALID"])?,
         local_world_size: tasks_here(env, node_rank, world_size)?,
         node_rank,
     }))
@@ -81,7 +83,7 @@ pub(super) fn claim(
 
 /// How many ranks this machine has, if Slurm says so.
 fn tasks_here(
-    env: &EnvVariables<'_>,
+    env: &Variables<'_>,
     node: Option<usize>,
     world_size: EnvNumber,
 ) -> Result<Option<usize>, RankEnvironmentError> {
@@ -109,9 +111,7 @@ fn tasks_here(
 }
 
 /// The hosts of the step, and the variable that has them.
-fn nodes(
-    env: &EnvVariables<'_>,
-) -> Result<Option<(&'static str, Vec<String>)>, RankEnvironmentError> {
+fn nodes(env: &Variables<'_>) -> Result<Option<(&'static str, Vec<String>)>, RankEnvironmentError> {
     let Some((name, list)) = env.first_text(&NODE_LISTS) else {
         return Ok(None);
     };
@@ -126,7 +126,7 @@ fn nodes(
 }
 
 /// Rank 0 runs on the first host, unless the user has dealt out the tasks himself.
-pub(super) fn master(env: &EnvVariables<'_>) -> Result<Derived<String>, RankEnvironmentError> {
+pub(super) fn master(env: &Variables<'_>) -> Result<Derived<String>, RankEnvironmentError> {
     let refused = |found: &[&str], why: &str| RankEnvironmentError::Incomplete {
         found: env.set_among(found),
         missing: vec![v::MASTER_ADDR.into()],
@@ -157,10 +157,10 @@ pub(super) fn master(env: &EnvVariables<'_>) -> Result<Derived<String>, RankEnvi
 }
 
 /// From job and step, so that all ranks derive the same and steps beside each other differ.
-pub(super) fn port(env: &EnvVariables<'_>) -> Result<Derived<u16>, RankEnvironmentError> {
+pub(super) fn port(env: &Variables<'_>) -> Result<Derived<u16>, RankEnvironmentError> {
     /// A prime, so that steps of neighbouring jobs fall apart.
     const STEP: u64 = 7_919;
-    let (job_name, job) = match env.first_number(&["SLURM_JOB_ID", "SLURM_JOBID"])? {
+    let (job_name, job) = match first_number(env, &["SLURM_JOB_ID", "SLURM_JOBID"])? {
         Some(variable) => (variable.name, variable.value as u64),
         None => {
             return Err(RankEnvironmentError::Incomplete {
@@ -173,7 +173,7 @@ pub(super) fn port(env: &EnvVariables<'_>) -> Result<Derived<u16>, RankEnvironme
             });
         }
     };
-    let step = env.first_number(&STEP_IDS)?;
+    let step = first_number(env, &STEP_IDS)?;
     let number = step.map_or(0, |variable| variable.value as u64);
     let from = match step {
         Some(variable) => format!("a port derived from {job_name} and {}", variable.name),

@@ -79,25 +79,15 @@ impl MaxPool2d {
     /// Panics if a window has more padding than Burn allows, or is larger than the input.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let Self { pool } = self;
-        let padding = padding_of(&input, &pool.padding, pool.kernel_size, pool.stride);
-        let beyond = beyond(pool.ceil_mode, pool.stride);
-        assert_fits(
-            "max_pool2d",
-            &input,
-            pool.kernel_size,
-            padding,
-            pool.dilation,
-            beyond,
-        );
-        let Some(padding) = even(padding) else {
-            return pool.forward(input);
-        };
         let window = Window {
             kernel: pool.kernel_size,
             stride: pool.stride,
-            padding,
+            padding: [0, 0],
             dilation: pool.dilation,
             ceil: pool.ceil_mode,
+        };
+        let Some(window) = padded("max_pool2d", &input, &pool.padding, window) else {
+            return pool.forward(input);
         };
         let input = input.into_dispatch();
         Tensor::from_dispatch(<Dispatch as LayerOps>::max_pool(input, window))
@@ -171,25 +161,15 @@ impl AvgPool2d {
     /// Panics if a window has more padding than Burn allows, or is larger than the input.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let Self { pool } = self;
-        let padding = padding_of(&input, &pool.padding, pool.kernel_size, pool.stride);
-        let beyond = beyond(pool.ceil_mode, pool.stride);
-        assert_fits(
-            "avg_pool2d",
-            &input,
-            pool.kernel_size,
-            padding,
-            [1, 1],
-            beyond,
-        );
-        let Some(padding) = even(padding) else {
-            return pool.forward(input);
-        };
         let window = Window {
             kernel: pool.kernel_size,
             stride: pool.stride,
-            padding,
+            padding: [0, 0],
             dilation: [1, 1],
             ceil: pool.ceil_mode,
+        };
+        let Some(window) = padded("avg_pool2d", &input, &pool.padding, window) else {
+            return pool.forward(input);
         };
         Tensor::from_dispatch(<Dispatch as LayerOps>::avg_pool(
             input.into_dispatch(),
@@ -262,13 +242,30 @@ impl AdaptiveAvgPool2d {
     }
 }
 
-/// The padding of either side where both have the same; Burn copies the image for others.
-fn even(padding: [(usize, usize); 2]) -> Option<[usize; 2]> {
+/// The `window` of `layer` with its padding on `input`, where either side has the same; Burn copies the image for others.
+///
+/// # Panics
+/// Panics if the window is larger than the padded image.
+fn padded(
+    layer: &str,
+    input: &Tensor<4>,
+    padding: &PaddingConfig2d,
+    window: Window,
+) -> Option<Window> {
+    let Window {
+        kernel,
+        stride,
+        dilation,
+        ceil,
+        ..
+    } = window;
+    let padding = padding_of(input, padding, kernel, stride);
+    // A last window that does not fit counts with `ceil`.
+    let beyond = stride.map(|step| if ceil { step.saturating_sub(1) } else { 0 });
+    assert_fits(layer, input, kernel, padding, dilation, beyond);
     let [(top, bottom), (left, right)] = padding;
-    (top == bottom && left == right).then_some([top, left])
-}
-
-/// By how much a window may be larger than the image: a last one that does not fit counts with `ceil`.
-fn beyond(ceil: bool, stride: [usize; 2]) -> [usize; 2] {
-    stride.map(|step| if ceil { step.saturating_sub(1) } else { 0 })
+    (top == bottom && left == right).then_some(Window {
+        padding: [top, left],
+        ..window
+    })
 }

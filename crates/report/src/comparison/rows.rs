@@ -6,7 +6,7 @@ use everburn_record::{EventKind, plain, units};
 
 use super::Comparison;
 use crate::Run;
-use crate::run::Results;
+use crate::run::results::{count, measured, named, of_steps, text};
 
 /// Part of a comparison.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,12 +104,12 @@ impl Comparison {
     }
 
     fn about(&self) -> Vec<Row> {
-        let either = |run: &Run, said: fn(&Results) -> Option<String>, key: &str| {
-            let said = run.results.as_ref().and_then(said);
-            said.or_else(|| run.config.get(key).map(str::to_owned))
+        let model = |run: &Run| {
+            let said = run.results.as_ref().and_then(|it| text(&it.model));
+            said.or_else(|| run.config.get("model").map(str::to_owned))
         };
         // A run that failed has no report: its data are compared by their names in the configuration, as are the others'.
-        let dataset = |run: &Run| run.results.as_ref()?.dataset.clone();
+        let dataset = |run: &Run| text(&run.results.as_ref()?.dataset);
         let all_told = self.runs.iter().all(|run| dataset(run).is_some());
         let notes = |run: &Run| match run.notes.len() {
             0 => None,
@@ -118,7 +118,7 @@ impl Comparison {
         };
         let rows = [
             self.words("state", |run| Some(run.state())),
-            self.words("model", |run| either(run, |it| it.model.clone(), "model")),
+            self.words("model", model),
             self.words("data", |run| match all_told {
                 true => dataset(run),
                 false => run.config.get("data.name").map(str::to_owned),
@@ -127,7 +127,7 @@ impl Comparison {
                 run.ranks_at_start().map(|ranks| ranks.to_string())
             }),
             self.words("version", |run| {
-                run.results.as_ref()?.versions.clone()?.everburn
+                text(&run.results.as_ref()?.versions.everburn)
             }),
             self.words("not read", notes),
         ];
@@ -163,12 +163,9 @@ impl Comparison {
     fn results(&self) -> Vec<Row> {
         use Amount::{Count, Loss, Share};
         let tested = self.runs.iter().filter_map(|run| run.results.as_ref());
-        let names: BTreeSet<String> = tested
-            .flat_map(Results::named)
-            .map(|named| named.0)
-            .collect();
+        let names: BTreeSet<String> = tested.flat_map(named).map(|named| named.0).collect();
         let of = |run: &Run, wanted: &str| {
-            let mut named = run.results.as_ref()?.named();
+            let mut named = named(run.results.as_ref()?);
             Some(named.find(|(name, _)| name == wanted)?.1)
         };
         let named = names.iter().map(|name| {
@@ -205,21 +202,24 @@ impl Comparison {
         // Of what `report.json` does not say, `metrics.jsonl` says the most; it is without what it did not come to.
         let positive = |number: f64| (number > 0.0).then_some(number);
         let train = |run: &Run| {
-            let said = run.results.as_ref().and_then(|it| it.train_seconds);
+            let said = run.results.as_ref();
+            let said = said.and_then(|it| measured(it.train_seconds));
             said.or(positive(run.metrics.train_seconds))
         };
         let sent = |run: &Run| {
-            let said = run.results.as_ref().and_then(|it| it.gradient_bytes);
+            let said = run.results.as_ref();
+            let said = said.and_then(|it| of_steps(it, it.gradient_bytes));
             said.map(|bytes| bytes as f64)
                 .or(positive(run.metrics.total_gradient_bytes))
         };
         let steps = |run: &Run| {
-            let said = run.results.as_ref().and_then(|it| it.steps);
+            let said = run.results.as_ref().and_then(|it| count(it.steps));
             positive(said.unwrap_or(run.metrics.last_step) as f64)
         };
         // Times and bytes are of the steps since the newest resume, steps of the whole run.
         let made = |run: &Run| {
-            let said = run.results.as_ref().and_then(|it| it.steps_since_resume);
+            let said = run.results.as_ref();
+            let said = said.and_then(|it| of_steps(it, it.steps_since_resume));
             said.map_or_else(|| steps(run), |made| positive(made as f64))
         };
         let peak = |run: &Run| {
@@ -229,18 +229,21 @@ impl Comparison {
         };
         let rows = [
             self.numbers("samples/s", Count, |run| {
-                run.results.as_ref()?.samples_per_second
+                measured(run.results.as_ref()?.samples_per_second)
             }),
             self.numbers("steps", Count, steps),
             self.words("times and memory since step", |run| {
                 let resumed = run.results.as_ref()?.resumed_after_step();
-                resumed.map(units::count)
+                resumed.map(|step| units::count(step as u64))
             }),
-            self.numbers("time", Seconds, |run| run.results.as_ref()?.seconds),
+            self.numbers("time", Seconds, |run| {
+                measured(run.results.as_ref()?.seconds)
+            }),
             self.numbers("time in training steps", Seconds, train),
             self.numbers("  per step", Seconds, |run| Some(train(run)? / made(run)?)),
             self.numbers("waiting for gradients", Seconds, |run| {
-                run.results.as_ref()?.exposed_seconds
+                let report = run.results.as_ref()?;
+                of_steps(report, report.exposed_seconds)
             }),
             self.numbers("gradients of rank 0", Bytes, sent),
             self.numbers("  per step", Bytes, |run| Some(sent(run)? / made(run)?)),

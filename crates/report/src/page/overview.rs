@@ -1,11 +1,12 @@
 //! The top of a report: how the run stands, its figures, and what could not be read.
 
-use everburn_record::{EventKind, plain, units};
+use everburn_record::{EventKind, TrainingReport, plain, units};
 
 use super::Section;
 use super::markup::{Html, text};
 use crate::clock;
-use crate::run::{Note, Results, Run};
+use crate::run::results::{self, count, measured, of_steps};
+use crate::run::{Note, Run};
 
 /// How many notes are shown.
 const MOST_NOTES: usize = 40;
@@ -13,9 +14,10 @@ const MOST_NOTES: usize = 40;
 /// What the page is called.
 pub(super) fn title(run: &Run) -> String {
     let of_config = || run.config.get("model").map(str::to_owned);
-    let results = run.results.as_ref();
-    let model = results.and_then(|it| it.model.clone()).or_else(of_config);
-    let data = results.and_then(|it| it.dataset.clone());
+    let report = run.results.as_ref();
+    let model = report.and_then(|it| results::text(&it.model));
+    let model = model.or_else(of_config);
+    let data = report.and_then(|it| results::text(&it.dataset));
     let data = data.or_else(|| run.config.get("data.name").map(str::to_owned));
     let title = match (model, data) {
         (Some(model), Some(data)) => format!("{model} on {data}"),
@@ -88,12 +90,12 @@ impl Tiles {
 }
 
 fn tiles(run: &Run) -> Vec<Tile> {
-    let results = run.results.clone().unwrap_or_default();
+    let report = run.results.clone().unwrap_or_default();
     let mut tiles = Tiles::default();
-    losses(run, &results, &mut tiles);
-    speed(run, &results, &mut tiles);
-    memory(run, &results, &mut tiles);
-    gradients(&results, &mut tiles);
+    losses(run, &report, &mut tiles);
+    speed(run, &report, &mut tiles);
+    memory(run, &report, &mut tiles);
+    gradients(&report, &mut tiles);
     let events = [
         (EventKind::Loss, "lost", "lost"),
         (EventKind::Restart, "restarted", "restarted"),
@@ -123,17 +125,18 @@ fn plural(before: &str, count: Option<u64>, noun: &str, after: &str) -> String {
     })
 }
 
-fn losses(run: &Run, results: &Results, tiles: &mut Tiles) {
-    let samples = plural("of ", results.test_samples, "sample", "");
-    let accuracy = results.test_accuracy.map(|share| units::percent(share, 2));
+fn losses(run: &Run, report: &TrainingReport, tiles: &mut Tiles) {
+    let tested = (report.test_samples > 0).then_some(report.test_samples);
+    let samples = plural("of ", tested, "sample", "");
+    let accuracy = report.test_accuracy.map(|share| units::percent(share, 2));
     tiles.add("test accuracy", accuracy, samples.clone());
-    let loss = results.test_loss.map(number);
+    let loss = report.test_loss.map(number);
     tiles.add("test loss", loss, "nats a prediction");
-    for (name, mean) in results.named() {
+    for (name, mean) in results::named(report) {
         tiles.add(&format!("test {name}"), Some(number(mean)), samples.clone());
     }
     let losses = &run.metrics.loss;
-    match (results.best(), losses.validation.lowest()) {
+    match (results::best(report), losses.validation.lowest()) {
         (Some((name, value, epoch)), _) => {
             tiles.add(&name, Some(number(value)), format!("epoch {epoch}"));
         }
@@ -143,30 +146,32 @@ fn losses(run: &Run, results: &Results, tiles: &mut Tiles) {
         }
         (None, None) => {}
     }
-    if results.test_loss.is_none() {
+    if report.test_loss.is_none() {
         let last = losses.step.last().or(losses.epoch.last());
         let last = last.map(|last| number(last.y));
         tiles.add("last training loss", last, "nats a prediction");
     }
 }
 
-fn speed(run: &Run, results: &Results, tiles: &mut Tiles) {
+fn speed(run: &Run, report: &TrainingReport, tiles: &mut Tiles) {
     let metrics = &run.metrics;
-    let rate = results.samples_per_second.or_else(|| mean_rate(run));
+    let rate = measured(report.samples_per_second).or_else(|| mean_rate(run));
     let rate = rate.map(|rate| number(rate.round()));
-    let ranks = results.world_size.or_else(|| run.ranks_at_start());
-    let ranks = ranks.map(|ranks| ranks as u64);
+    let at_start = || run.ranks_at_start().map(|ranks| ranks as u64);
+    let ranks = count(report.world_size).or_else(at_start);
     tiles.add("samples per second", rate, plural("on ", ranks, "rank", ""));
     let made = (metrics.last_step > 0).then_some(metrics.last_step);
-    let steps = results.steps.or(made).map(units::count);
-    let epochs = plural("", results.epochs, "epoch", " finished");
+    let steps = count(report.steps).or(made).map(units::count);
+    let epochs = of_steps(report, report.epochs as u64);
+    let epochs = plural("", epochs, "epoch", " finished");
     tiles.add("steps", steps, epochs);
     let trained = (metrics.train_seconds > 0.0).then_some(metrics.train_seconds);
-    let in_steps = results.train_seconds.or(trained).map(units::seconds);
-    match results.seconds {
+    let in_steps = measured(report.train_seconds).or(trained);
+    let in_steps = in_steps.map(units::seconds);
+    match measured(report.seconds) {
         Some(seconds) => {
             let detail = in_steps.map(|steps| format!("{steps} of it in training steps"));
-            let details = detail.into_iter().chain(since_resume(results));
+            let details = detail.into_iter().chain(since_resume(report));
             let detail = details.collect::<Vec<_>>().join(", ");
             tiles.add("time", Some(units::seconds(seconds)), detail);
         }
@@ -178,17 +183,17 @@ fn speed(run: &Run, results: &Results, tiles: &mut Tiles) {
     }
 }
 
-fn memory(run: &Run, results: &Results, tiles: &mut Tiles) {
+fn memory(run: &Run, report: &TrainingReport, tiles: &mut Tiles) {
     let recorded = run.metrics.peak_memory.highest();
-    let peak = results
+    let peak = report
         .peak_memory
         .or(recorded.map(|peak| peak.y as u64))
         .map(units::bytes);
-    let since = since_resume(results).map(|since| format!(", {since}"));
+    let since = since_resume(report).map(|since| format!(", {since}"));
     let detail = format!("of a rank, in a step{}", since.unwrap_or_default());
     tiles.add("peak memory", peak, detail);
-    if let Some(sharding) = &results.sharding
-        && let Some((rank, held)) = sharding.most()
+    if let Some(sharding) = &report.sharding
+        && let Some((rank, held)) = sharding.fullest()
     {
         let detail = format!(
             "of gradients {}, of the optimizer {}; rank {rank}, --shard {}",
@@ -201,22 +206,22 @@ fn memory(run: &Run, results: &Results, tiles: &mut Tiles) {
     }
 }
 
-fn gradients(results: &Results, tiles: &mut Tiles) {
-    let train = results.train_seconds.filter(|train| *train > 0.0);
-    if let (Some(exposed), Some(train)) = (results.exposed_seconds, train) {
-        let sent = results.gradient_bytes.map(units::bytes);
-        let detail = sent.map(|sent| format!("of a step; {sent} of gradients"));
+fn gradients(report: &TrainingReport, tiles: &mut Tiles) {
+    let exposed = report.exposed_seconds;
+    if let Some(train) = measured(report.train_seconds).filter(|_| exposed.is_finite()) {
+        let sent = units::bytes(report.gradient_bytes);
         let share = Some(units::percent(exposed / train, 2));
-        tiles.add("waiting for gradients", share, detail.unwrap_or_default());
+        let detail = format!("of a step; {sent} of gradients");
+        tiles.add("waiting for gradients", share, detail);
     }
 }
 
 /// Which steps times and memory are of, in a run that was resumed.
-fn since_resume(results: &Results) -> Option<String> {
-    let resumed = results.resumed_after_step()?;
+fn since_resume(report: &TrainingReport) -> Option<String> {
+    let resumed = report.resumed_after_step()?;
     Some(format!(
         "since the resume at step {}",
-        units::count(resumed)
+        units::count(resumed as u64)
     ))
 }
 

@@ -5,6 +5,7 @@ use everburn_record::{Event, EventKind, plain, units};
 use super::Section;
 use super::markup::{Html, or_dash, text};
 use crate::clock;
+use crate::run::results::{self, count, measured, of_steps};
 use crate::run::{Events, Run};
 
 /// How many events are listed, half of them from each end.
@@ -133,51 +134,60 @@ fn epochs(run: &Run, html: &mut Html) {
 }
 
 fn results(run: &Run, html: &mut Html) {
-    let Some(results) = &run.results else { return };
-    let best = results.best();
-    let named = results.named();
+    let Some(report) = &run.results else { return };
+    let best = results::best(report);
+    let named = results::named(report);
     let named: Vec<_> = named
         .map(|(name, mean)| (format!("test {name}"), mean))
         .collect();
     let mut rows: Vec<(&str, String)> = Vec::new();
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
-    let count = |value: Option<u64>| value.map(units::count);
+    let counted = |value: Option<u64>| value.map(units::count);
     let bytes = |value: Option<u64>| value.map(units::bytes);
     let seconds = |value: Option<f64>| value.map(units::seconds);
     let number = |value: Option<f64>, digits| Some(units::significant(value?, digits));
-    let accuracy = results.test_accuracy.map(|share| units::percent(share, 2));
-    add("model", results.model.clone());
-    add("data", results.dataset.clone());
-    add("data from", results.dataset_origin.clone());
+    let accuracy = report.test_accuracy.map(|share| units::percent(share, 2));
+    add("model", results::text(&report.model));
+    add("data", results::text(&report.dataset));
+    add("data from", results::text(&report.dataset_origin));
     add("test accuracy", accuracy);
-    add("test loss", number(results.test_loss, 6));
+    add("test loss", number(report.test_loss, 6));
     for (name, mean) in &named {
         add(name, number(Some(*mean), 6));
     }
-    add("test samples", count(results.test_samples));
+    let tested = (report.test_samples > 0).then_some(report.test_samples);
+    add("test samples", counted(tested));
     let changed =
         "some may have been trained on: the run was resumed with other data than it had before";
-    let warning = results.data_changed.then(|| changed.to_owned());
+    let warning = report.data_changed.then(|| changed.to_owned());
     add("warning of the test", warning);
     if let Some((name, value, epoch)) = &best {
         let value = units::significant(*value, 6);
         add(name, Some(format!("{value} (epoch {epoch})")));
     }
-    add("epochs", count(results.epochs));
-    add("steps", count(results.steps));
-    let resumed = results.resumed_after_step();
-    add("times and memory since step", count(resumed));
-    let ranks = results.world_size.map(|ranks| ranks.to_string());
+    add("epochs", counted(of_steps(report, report.epochs as u64)));
+    add("steps", counted(count(report.steps)));
+    let resumed = report.resumed_after_step().map(|step| step as u64);
+    add("times and memory since step", counted(resumed));
+    let ranks = count(report.world_size).map(|ranks| ranks.to_string());
     add("ranks at the end", ranks);
-    add("global batch", count(results.batch_size));
-    add("samples per second", number(results.samples_per_second, 5));
-    add("time", seconds(results.seconds));
-    add("time in training steps", seconds(results.train_seconds));
-    add("waiting for gradients", seconds(results.exposed_seconds));
-    add("gradients sent by rank 0", bytes(results.gradient_bytes));
-    add("peak memory per rank", bytes(results.peak_memory));
-    add("resumed after epoch", count(results.resumed_after_epoch));
-    add("stopped", results.stopped.clone());
+    add("global batch", counted(count(report.batch_size)));
+    let rate = measured(report.samples_per_second);
+    add("samples per second", number(rate, 5));
+    add("time", seconds(measured(report.seconds)));
+    let in_steps = seconds(measured(report.train_seconds));
+    add("time in training steps", in_steps);
+    let exposed = of_steps(report, report.exposed_seconds);
+    let exposed = exposed.filter(|exposed| exposed.is_finite());
+    add("waiting for gradients", seconds(exposed));
+    add(
+        "gradients sent by rank 0",
+        bytes(of_steps(report, report.gradient_bytes)),
+    );
+    add("peak memory per rank", bytes(report.peak_memory));
+    let resumed = report.resumed_after_epoch.map(|epoch| epoch as u64);
+    add("resumed after epoch", counted(resumed));
+    add("stopped", report.stopped.clone());
     html.put(format_args!("<h3>Results</h3>\n"));
     pairs(rows.into_iter(), html);
 }
@@ -199,10 +209,10 @@ pub(super) fn environment(run: &Run) -> Option<Section> {
     add("memory", known.memory_bytes.map(units::bytes));
     let accelerators = Some(known.accelerators.join(", "));
     add("accelerators", accelerators.filter(|all| !all.is_empty()));
-    let versions = run.results.as_ref().and_then(|it| it.versions.clone());
-    let versions = versions.unwrap_or_default();
-    add("Everburn", versions.everburn);
-    add("Burn", versions.burn);
+    if let Some(report) = &run.results {
+        add("Everburn", results::text(&report.versions.everburn));
+        add("Burn", results::text(&report.versions.burn));
+    }
     let more = known.versions.iter().chain(&known.variables).take(200);
     rows.extend(
         more.map(|(name, value)| (name.as_str(), plain::unless_secret(name, value).to_owned())),

@@ -28,7 +28,7 @@ impl Exact {
 
 pub(super) mod best {
     use super::{Deserialize, Deserializer, Exact, Serialize, Serializer};
-    use crate::record::report::BestEpoch;
+    use everburn_record::BestEpoch;
 
     #[derive(Serialize, Deserialize)]
     struct Best {

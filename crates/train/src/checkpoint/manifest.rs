@@ -6,12 +6,12 @@ use std::io::Read;
 use std::path::Path;
 
 use data_encoding::HEXLOWER;
+use everburn_record::Versions;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Checkpoint, Progress};
 use crate::checkpoint::tensor_file;
-use crate::record::report::Versions;
 
 /// The version of the format that this program writes.
 pub const FORMAT_VERSION: u32 = 3;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use everburn_record::{BestEpoch, OuterReport, ShardingReport};
 use serde::{Deserialize, Serialize};
 
 use crate::config::loss_scaling::LossScaling;
@@ -12,7 +13,6 @@ use crate::evaluation::Tested;
 use crate::metrics::rank_times::PastStep;
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
-use crate::record::report::{BestEpoch, OuterReport, ShardingReport};
 
 /// Why a training has stopped before its last epoch.
 #[derive(Debug, Clone, Serialize, Deserialize)]

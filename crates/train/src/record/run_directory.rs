@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use everburn_record::{Event, Live, MetricRecord, Settings, file, invocation, is_run};
+use everburn_record::{
+    Event, Live, MetricRecord, Settings, TrainingReport, file, invocation, is_run,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -10,7 +12,6 @@ use crate::config::checkpoint_failure::with_room;
 use crate::config::fault::configuration_fault;
 use crate::error::TrainError;
 use crate::metrics::line::{EpochsOver, MetricKind, MetricLine, MetricsFile};
-use crate::record::report::TrainingReport;
 
 /// The folder of one run.
 ///
@@ -235,7 +236,7 @@ impl RunDirectory {
 
     /// The report.
     pub fn report_path(&self) -> PathBuf {
-        self.path.join("report.json")
+        self.path.join(TrainingReport::FILE)
     }
 
     /// Writes `config.toml`.

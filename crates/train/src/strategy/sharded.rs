@@ -11,6 +11,7 @@ use everburn_distributed::{
     all_gather_object,
 };
 use everburn_profile::Phase;
+use everburn_record::ShardingReport;
 
 use super::RankLoop;
 use super::gradients::timed_pass;
@@ -19,7 +20,6 @@ use crate::checkpoint::optimizer_states::{self, Shapes};
 use crate::error::TrainError;
 use crate::metrics::rank_times::PassTimes;
 use crate::model::erased::{AnyBatch, AnyModel};
-use crate::record::report::ShardingReport;
 
 /// The tag of messages with shards of an optimizer's state.
 const STATES: u64 = 1 << 57;
@@ -206,7 +206,7 @@ impl RankLoop {
         };
         let ranks = all_gather_object(&self.setup.group, &held)?;
         self.outcome.sharding = Some(ShardingReport {
-            stage: shards.stage(),
+            stage: shards.stage().to_string(),
             offloaded: self.setup.config.offload_optimizer,
             ranks,
         });

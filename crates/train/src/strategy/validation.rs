@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
-use everburn_record::{Phase, Saving, stopped_on_request};
+use everburn_record::{BestEpoch, Phase, Saving, stopped_on_request};
 
 use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
@@ -19,7 +19,6 @@ use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{require_finite, require_finite_loss};
 use crate::record::outcome::Stopped;
-use crate::record::report::BestEpoch;
 
 pub(super) struct Validated {
     pub(super) sums: MetricSums,

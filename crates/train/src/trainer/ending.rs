@@ -1,7 +1,7 @@
 //! The end of a training: its model is written, tested and reported.
 
 use burn::module::Module;
-use everburn_record::Phase;
+use everburn_record::{Phase, TrainingReport, Versions};
 
 use super::Trainer;
 use super::trial::Trial;
@@ -12,7 +12,6 @@ use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyData, AnyModel, AnyModelOverRanks};
 use crate::record::live_file::LiveSlot;
 use crate::record::outcome::{LoopOutcome, Stopped};
-use crate::record::report::{TrainingReport, Versions};
 
 impl Trainer {
     /// Rank 0 writes what was learned, before the test: a test that fails costs no training. Returns the whole model,
@@ -79,6 +78,7 @@ impl Trainer {
             .then(|| "on request in the test".into());
         let tested = test.cloned().unwrap_or_default();
         let (outcome, cost) = (outcome.clone(), outcome.cost);
+        let by = &self.config.best_by;
         TrainingReport {
             model: self.model_name.clone(),
             test_accuracy: tested.accuracy(),
@@ -87,7 +87,7 @@ impl Trainer {
             test_samples: tested.samples,
             test_predictions: tested.predictions,
             best_epoch: outcome.best,
-            best_by: self.config.best_by.clone(),
+            best_by: (!by.is_loss()).then(|| by.to_string()),
             samples_per_second: outcome.samples as f64 / cost.seconds.max(f64::MIN_POSITIVE),
             world_size: self.present_group().world_size(),
             batch_size: self.config.batch_size,

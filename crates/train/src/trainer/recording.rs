@@ -5,15 +5,13 @@ use std::sync::Mutex;
 
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::worker::message_of;
-use everburn_record::sync::lock;
-use everburn_record::{Event, EventKind};
+use everburn_record::{Event, EventKind, TrainingReport, sync::lock};
 
 use super::Trainer;
 use crate::error::TrainError;
 use crate::hook::Hook;
 use crate::metrics::rank_times::{self, NUMBERS, PastStep};
 use crate::record::record_files::RankLines;
-use crate::record::report::TrainingReport;
 use crate::renderer::Display;
 
 impl Trainer {

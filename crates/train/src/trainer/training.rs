@@ -8,8 +8,7 @@ use burn_train::logger::InMemoryMetricLogger;
 use burn_train::metric::LearningRateMetric;
 use burn_train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
 use everburn_distributed::name_of;
-use everburn_record::Saving;
-use everburn_record::sync::lock;
+use everburn_record::{Saving, TrainingReport, sync::lock};
 
 use super::Trainer;
 use super::trial::Trial;
@@ -26,7 +25,6 @@ use crate::model::erased::{AnyData, AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::model::samples::Samples;
 use crate::record::live_file::LiveSlot;
 use crate::record::outcome::LoopOutcome;
-use crate::record::report::TrainingReport;
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
 use crate::strategy::{RankSetup, RankStrategy};
