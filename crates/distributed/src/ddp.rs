@@ -15,7 +15,7 @@ use self::exchange::{check_types, start_reducer, trained};
 use crate::bucket::{BucketEntry, BucketPlan};
 use crate::communication_hook::CommunicationHook;
 use crate::config::DdpConfig;
-use crate::device::DeviceExchange;
+use crate::device::DeviceCommunicator;
 use crate::divergence::{Divergence, find_divergence};
 use crate::error::DdpError;
 use crate::initial_state::{InitialValues, begin_with, broadcast_state, check_equal_structure};
@@ -75,7 +75,7 @@ impl Ddp {
     }
 
     /// As [`Ddp::new`], with gradients that stay on the device of the parameters and are added up by
-    /// `exchange`. All ranks must hand in the same kind.
+    /// `communicator`. All ranks must hand in the same kind.
     ///
     /// ```
     /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
@@ -83,14 +83,14 @@ impl Ddp {
     /// use burn::nn::LinearConfig;
     /// use burn::prelude::*;
     /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn::distributed::{Ddp, DdpConfig, HostExchange};
+    /// use everburn::distributed::{Ddp, DdpConfig, HostCommunicator};
     ///
     /// let device = Device::flex().autodiff();
     /// let group = ProcessGroup::alone(GroupOptions::default());
-    /// let exchange = HostExchange::start(ProcessGroup::alone(GroupOptions::default()))?;
+    /// let communicator = HostCommunicator::start(ProcessGroup::alone(GroupOptions::default()))?;
     /// let model = LinearConfig::new(3, 1).init(&device);
     /// let (ddp, model) =
-    ///     Ddp::with_exchange(model, group, DdpConfig::default(), Arc::new(exchange))?;
+    ///     Ddp::with_communicator(model, group, DdpConfig::default(), Arc::new(communicator))?;
     /// let step = ddp.begin(2)?;
     /// let rows = Tensor::<2>::ones([2, 3], &device);
     /// step.with_hooks(&model, 2).forward(rows).mean().backward();
@@ -100,14 +100,15 @@ impl Ddp {
     ///
     /// # Errors
     /// As [`Ddp::new`]; [`DdpError::Backend`] if the parameters are on several devices, or the
-    /// configuration has a communication hook: for `fp16` and `bf16` there is [`HostExchange::with_hook`](crate::HostExchange::with_hook).
-    pub fn with_exchange<M: Module>(
+    /// configuration has a communication hook: for `fp16` and `bf16` there is
+    /// [`HostCommunicator::with_hook`](crate::HostCommunicator::with_hook).
+    pub fn with_communicator<M: Module>(
         model: M,
         group: ProcessGroup,
         config: DdpConfig,
-        exchange: Arc<dyn DeviceExchange>,
+        communicator: Arc<dyn DeviceCommunicator>,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Exchange(exchange), None)
+        Self::build(model, group, config, Way::Communicator(communicator), None)
     }
 
     /// As [`Ddp::new`], with a communication hook of the caller's own in place of the
@@ -207,9 +208,9 @@ impl Ddp {
     }
 
     /// Whether gradients go anywhere: `false` for a rank that is alone, unless it was given a
-    /// [`DeviceExchange`].
+    /// [`DeviceCommunicator`].
     pub fn exchanges_gradients(&self) -> bool {
-        self.shared.reducer.is_some() || self.shared.exchange().is_some()
+        self.shared.reducer.is_some() || self.shared.communicator().is_some()
     }
 
     /// Waits until what was exchanged on devices is over there, so that what was computed with it counts:
@@ -218,8 +219,8 @@ impl Ddp {
     /// # Errors
     /// [`DdpError::Collective`] if an exchange has failed.
     pub fn settle(&self) -> Result<(), DdpError> {
-        match self.shared.exchange() {
-            Some(exchange) => exchange.settle(),
+        match self.shared.communicator() {
+            Some(communicator) => communicator.settle(),
             None => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_nn::{DeviceAllReduce, StatisticsGroup, SyncError, TensorGroup};
 
-use crate::device::{DeviceCollective, DeviceExchange};
+use crate::device::{DeviceCollective, DeviceCommunicator};
 use crate::error::DdpError;
 
 /// The ranks of a process group, as modules see them: batch norms over several ranks, layers that are cut over them, and
@@ -15,7 +15,7 @@ use crate::error::DdpError;
 /// It has a sub-group of its own, so that what modules exchange within a step never mixes with what the step exchanges
 /// beside them. Sums have the same bits on all ranks. They go through host memory; with
 /// [`everburn::collectives::group::ReductionOrder::Rank`](everburn_collectives::group::ReductionOrder::Rank) their order
-/// is that of the ranks, whatever carries them. With [`ModuleRanks::with_exchange`] those of batch norms and of layers that
+/// is that of the ranks, whatever carries them. With [`ModuleRanks::with_communicator`] those of batch norms and of layers that
 /// are cut stay on their devices, and their order is the library's.
 ///
 /// ```
@@ -66,17 +66,17 @@ impl ModuleRanks {
         })
     }
 
-    /// The same ranks, whose sums of tensors stay on their devices and go by `exchange`, which connects them too, if it has
-    /// collectives ([`DeviceExchange::has_collectives`]). From then on it sums buckets of gradients after the passes of a step
-    /// ([`DeviceExchange::sum_after_passes`]). All ranks give the same kind.
+    /// The same ranks, whose sums of tensors stay on their devices and go by `communicator`, which connects them too, if it
+    /// has collectives ([`DeviceCommunicator::has_collectives`]). From then on it sums buckets of gradients after the passes
+    /// of a step ([`DeviceCommunicator::sum_after_passes`]). All ranks give the same kind.
     #[must_use]
-    pub fn with_exchange(self, exchange: &Arc<dyn DeviceExchange>) -> Self {
-        if !exchange.has_collectives() {
+    pub fn with_communicator(self, communicator: &Arc<dyn DeviceCommunicator>) -> Self {
+        if !communicator.has_collectives() {
             return self;
         }
-        exchange.sum_after_passes();
+        communicator.sum_after_passes();
         let on_device = OnDevice {
-            exchange: exchange.clone(),
+            communicator: communicator.clone(),
             whole: self.whole.clone(),
         };
         Self {
@@ -98,7 +98,7 @@ impl ModuleRanks {
 /// The ranks, whose sums stay on their devices.
 #[derive(Debug)]
 struct OnDevice {
-    exchange: Arc<dyn DeviceExchange>,
+    communicator: Arc<dyn DeviceCommunicator>,
     /// What fails when an exchange does.
     whole: ProcessGroup,
 }
@@ -106,7 +106,7 @@ struct OnDevice {
 impl OnDevice {
     fn sum(&self, numbers: Tensor<1>) -> Result<Tensor<1>, DdpError> {
         let sum = DeviceCollective::AllReduce;
-        self.exchange.begin_collective(sum, numbers)?.collect()
+        self.communicator.begin_collective(sum, numbers)?.collect()
     }
 }
 

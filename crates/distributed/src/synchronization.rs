@@ -99,11 +99,14 @@ impl Synchronization {
                     return Err(error);
                 }
             },
-            Medium::Device { device, exchange } => {
+            Medium::Device {
+                device,
+                communicator,
+            } => {
                 let buckets = plan.buckets().len();
-                let (device, exchange) = (device.clone(), exchange.clone());
+                let (device, communicator) = (device.clone(), communicator.clone());
                 let clips = shared.config().max_gradient_norm.is_some();
-                let new = DeviceBuckets::new(device, exchange, clips, buckets, parameters);
+                let new = DeviceBuckets::new(device, communicator, clips, buckets, parameters);
                 Contents::Device(match shared.config().shards_gradients() {
                     true => new.scattered(shared.shard_layout(), shared.gradient_buckets.clone()),
                     false => new,
@@ -367,8 +370,8 @@ impl Synchronization {
         if let Some(reducer) = shared.reducer() {
             reducer.abort(reason);
         }
-        if let Some(exchange) = shared.exchange() {
-            exchange.abort(reason);
+        if let Some(communicator) = shared.communicator() {
+            communicator.abort(reason);
         }
     }
 }

@@ -109,7 +109,7 @@ pub(super) fn train_on_threads(
             let own = gradient_exchange::connector(config, name)
                 .map_err(|error| TrainError::Config(error.to_string()))?;
             let trainer = Trainer {
-                exchange: Some(Arc::new(own)),
+                connector: Some(Arc::new(own)),
                 ..job.trainer(group, device.clone(), run)
             };
             match job.fit_task(trainer, model.clone().fork(&device)) {

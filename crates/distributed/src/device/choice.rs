@@ -1,4 +1,4 @@
-//! The backend of the gradient exchange: one choice for all ranks, from what is requested and available.
+//! The backend of gradients on GPUs: one choice for all ranks, from what is requested and available.
 
 use std::fmt;
 

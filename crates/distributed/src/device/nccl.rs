@@ -1,4 +1,4 @@
-//! Tensors that NCCL exchanges where they are.
+//! Collectives by NCCL of tensors where they are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,9 @@ use burn::prelude::*;
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::NcclBackend;
 
-use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, PendingTensor, Ready};
+use super::communicator::{
+    DeviceCollective, DeviceCommunicator, DeviceMemory, PendingTensor, Ready,
+};
 use crate::error::DdpError;
 
 /// Who waits for the sums of a step.
@@ -21,7 +23,7 @@ use crate::error::DdpError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Waits {
     /// The device: what comes after a sum on it waits, and the host continues. An error is found at the next
-    /// [`DeviceExchange::check`], when the optimizer may have run with numbers that mean nothing.
+    /// [`DeviceCommunicator::check`], when the optimizer may have run with numbers that mean nothing.
     #[default]
     Device,
     /// The host, before the gradients of a step are handed out: for runs that continue from the newest whole
@@ -30,7 +32,7 @@ pub enum Waits {
     Host,
 }
 
-/// Adds buckets up, and exchanges other tensors, by NCCL: on the GPUs that they are on, without a copy.
+/// The collectives of buckets and other tensors by NCCL: on the GPUs that they are on, without a copy.
 ///
 /// A sum runs on a stream of its own as soon as the kernels that were asked for before it have run, beside
 /// the rest of the backward pass. Deadlines, lost ranks and errors are those of the process group.
@@ -39,7 +41,7 @@ pub enum Waits {
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
 /// use burn::prelude::*;
-/// use everburn::distributed::{DeviceExchange, NcclExchange, Waits};
+/// use everburn::distributed::{DeviceCommunicator, NcclCommunicator, Waits};
 /// use everburn_distributed_fake::FakeMemory;
 /// use everburn_nccl_fake::FakeCluster;
 ///
@@ -47,9 +49,9 @@ pub enum Waits {
 /// let cluster = Arc::new(FakeCluster::new(2));
 /// let sums = cluster.on_all_ranks(|nccl, rank| {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-///     let exchange = NcclExchange::new(nccl, memory, Waits::Device);
+///     let communicator = NcclCommunicator::new(nccl, memory, Waits::Device);
 ///     let bucket = Tensor::<1>::full([3], rank as f32 + 1.0, &Device::flex());
-///     exchange.begin(0, bucket)?.collect()
+///     communicator.begin(0, bucket)?.collect()
 /// });
 /// for sum in sums {
 ///     assert_eq!(sum?.into_data().to_vec::<f32>().unwrap(), [3.0; 3]);
@@ -57,7 +59,7 @@ pub enum Waits {
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 #[derive(Debug)]
-pub struct NcclExchange {
+pub struct NcclCommunicator {
     connection: Connection,
     /// Who waits for buckets.
     waits: Waits,
@@ -72,7 +74,7 @@ struct Connection {
     memory: Arc<dyn DeviceMemory>,
 }
 
-impl NcclExchange {
+impl NcclCommunicator {
     /// By `backend`, which nobody else uses, with buckets in `memory`.
     #[must_use]
     pub fn new(backend: Arc<NcclBackend>, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
@@ -102,7 +104,7 @@ impl NcclExchange {
     }
 }
 
-impl DeviceExchange for NcclExchange {
+impl DeviceCommunicator for NcclCommunicator {
     fn name(&self) -> &'static str {
         "nccl"
     }

@@ -72,11 +72,11 @@ impl DeviceSum {
             bytes += (length * bucket.dtype().size()) as u64;
             self.sums[index] = Some(sum.collect()?);
         }
-        let Some(exchange) = self.shared.exchange() else {
+        let Some(communicator) = self.shared.communicator() else {
             return Ok(());
         };
-        self.communication.bytes += exchange.take_bytes().unwrap_or(bytes);
-        exchange.check()
+        self.communication.bytes += communicator.take_bytes().unwrap_or(bytes);
+        communicator.check()
     }
 
     /// Hands out this rank's shards of the gradients.

@@ -14,7 +14,7 @@ use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{
-    Ddp, DdpConfig, DdpError, DeviceExchange, ModuleRanks, share_of, synchronize_batch_norms,
+    Ddp, DdpConfig, DdpError, DeviceCommunicator, ModuleRanks, share_of, synchronize_batch_norms,
 };
 use everburn_nn::{BatchNorm, BatchNormConfig};
 
@@ -160,10 +160,12 @@ fn training_with_any_shares_equals_one_device() {
 
 /// One rank's model, whose statistics and gradients go by NCCL.
 fn by_nccl(rank: &Rank, way: Way, model: Net) -> (Ddp, Net) {
-    let by: Arc<dyn DeviceExchange> = rank.exchange(way);
+    let by: Arc<dyn DeviceCommunicator> = rank.communicator(way);
     let (group, config) = (rank.group.clone(), crate::steps::small_buckets());
-    let (ddp, model) = Ddp::with_exchange(model, group, config, by.clone()).unwrap();
-    let ranks = ModuleRanks::new(&rank.group).unwrap().with_exchange(&by);
+    let (ddp, model) = Ddp::with_communicator(model, group, config, by.clone()).unwrap();
+    let ranks = ModuleRanks::new(&rank.group)
+        .unwrap()
+        .with_communicator(&by);
     let model = everburn_nn::synchronize_batch_norms(model, Arc::new(ranks)).unwrap();
     (ddp, model)
 }

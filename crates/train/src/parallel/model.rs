@@ -31,7 +31,7 @@ pub trait ParallelModel<M, B>: Send + Sync {
     /// Whether a rank has a part of some parameters only.
     fn cuts_layers(&self) -> bool;
 
-    /// This rank's part of the model, with rank 0's values, or those that `values` has on all ranks. `exchange` connects the
+    /// This rank's part of the model, with rank 0's values, or those that `values` has on all ranks. `connector` connects the
     /// ranks that share layers, if these exchange by something else than the group itself. All ranks call it.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ pub trait ParallelModel<M, B>: Send + Sync {
         &self,
         model: M,
         values: Option<&dyn InitialValues>,
-        exchange: Option<&Connector>,
+        connector: Option<&Connector>,
     ) -> Result<M, TrainError>;
 
     /// Which random numbers this rank draws while it trains: ranks that compute the same draw the same.

@@ -186,7 +186,7 @@ impl Trainer {
             ranks: None,
             hashes: None,
             agreement,
-            exchange: self.exchange.clone(),
+            connector: self.connector.clone(),
             initial_values: self.initial_values.clone(),
             elasticity: self.elasticity.clone(),
             resume_wanted: self.resume,

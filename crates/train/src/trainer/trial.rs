@@ -90,7 +90,7 @@ impl Trainer {
             stop: self.stop.clone(),
             model_name: self.model_name.clone(),
             evaluation_batch: self.evaluation_batch,
-            exchange: self.exchange.clone(),
+            connector: self.connector.clone(),
             warm_up: self.warm_up,
             kernels: self.kernels.clone(),
             task: self.task.clone(),

@@ -109,10 +109,10 @@ where
     let cluster = Arc::new(FakeCluster::new(world));
     let by_nccl = cut.is_some_and(|cut| cut.nccl);
     let results = on_ranks(world, config, Some(folder), |trainer| {
-        let exchange = by_nccl.then(|| connector(&cluster, trainer.group.rank()));
+        let connector = by_nccl.then(|| connector(&cluster, trainer.group.rank()));
         let trainer = Trainer {
             resume,
-            exchange,
+            connector,
             ..trainer
         };
         let model = model.clone();

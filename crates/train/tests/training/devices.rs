@@ -44,16 +44,16 @@ fn connectors(world_size: usize, waits: Waits) -> Vec<Option<Arc<Connector>>> {
 }
 
 /// The parameters after a training on ranks that are threads.
-fn train(config: &TrainingConfig, exchanges: &[Option<Arc<Connector>>]) -> Vec<f32> {
+fn train(config: &TrainingConfig, connectors: &[Option<Arc<Connector>>]) -> Vec<f32> {
     // Ranks that are threads share one generator of random numbers, and draw from it in any order.
     let config_of_model = MnistBnConfig::new().with_dropout(0.0);
     let model = weights(config_of_model.init(&Device::flex()));
     let data = digits(3, 150, 40);
-    in_common(on_ranks(exchanges.len(), config, None, |trainer| {
-        let exchange = exchanges[trainer.group.rank()].clone();
-        let by = exchange.as_ref().map(|_| "nccl (2.21.5)".to_string());
+    in_common(on_ranks(connectors.len(), config, None, |trainer| {
+        let connector = connectors[trainer.group.rank()].clone();
+        let by = connector.as_ref().map(|_| "nccl (2.21.5)".to_string());
         let trainer = Trainer {
-            exchange,
+            connector,
             ..trainer
         };
         // Not a clone, which would share the running statistics.

@@ -8,7 +8,9 @@ use everburn::burn::module::Module;
 use everburn::burn::optim::{GradientsParams, ModuleOptimizer};
 use everburn::burn::prelude::*;
 use everburn::devices::{DeviceError, DeviceName};
-use everburn::distributed::{Abilities, Connector, DeviceExchange, GradientBackend, HostExchange};
+use everburn::distributed::{
+    Abilities, Connector, DeviceCommunicator, GradientBackend, HostCommunicator,
+};
 #[cfg(feature = "cuda")]
 use everburn::distributed::{CubeMemory, Waits};
 use everburn::nccl::{Library, gpus};
@@ -47,12 +49,14 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
     let batch = texts(&config, BATCH, &device);
     let model = Supervised::<_, NextToken>::of_blocks(config.init(&device).train());
     let settings = gpt2_optimizer();
-    let side = |exchange: Option<Arc<dyn DeviceExchange>>| -> Result<Side, Failure> {
+    let side = |communicator: Option<Arc<dyn DeviceCommunicator>>| -> Result<Side, Failure> {
         let group = ProcessGroup::alone(GroupOptions::default());
         let model = model.clone().fork(&device);
-        let (ddp, model) = match exchange {
+        let (ddp, model) = match communicator {
             None => Ddp::new(model, group, DdpConfig::default())?,
-            Some(exchange) => Ddp::with_exchange(model, group, DdpConfig::default(), exchange)?,
+            Some(communicator) => {
+                Ddp::with_communicator(model, group, DdpConfig::default(), communicator)?
+            }
         };
         Ok(Side {
             ddp,
@@ -60,7 +64,7 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
             model: Some(model),
         })
     };
-    let mut sides = [side(None)?, side(Some(exchange(name)?))?];
+    let mut sides = [side(None)?, side(Some(communicator(name)?))?];
     // Compiles, tunes, makes the optimizers' states, and packs the buckets in the order of the gradients.
     for side in &mut sides {
         side.steps(3, &batch, &settings, &device)?;
@@ -88,10 +92,10 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
 }
 
 /// The way that gradients of the device called `name` go where NCCL is asked for.
-fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
+fn communicator(name: &str) -> Result<Arc<dyn DeviceCommunicator>, Failure> {
     let group = ProcessGroup::alone(GroupOptions::default());
     let DeviceName::Cuda(number) = name.parse().map_err(DeviceError::from)? else {
-        return Ok(Arc::new(HostExchange::start(group)?));
+        return Ok(Arc::new(HostCommunicator::start(group)?));
     };
     let library = Arc::new(Library::load()?);
     let abilities = Abilities {
@@ -107,8 +111,8 @@ fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
         Arc::new(CubeMemory),
         Waits::Device,
     );
-    let exchange = connector.connect(&group)?;
-    exchange.ok_or_else(|| Failure::new("NCCL was asked for and not chosen"))
+    let communicator = connector.connect(&group)?;
+    communicator.ok_or_else(|| Failure::new("NCCL was asked for and not chosen"))
 }
 
 impl Side {

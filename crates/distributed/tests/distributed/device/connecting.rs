@@ -1,4 +1,4 @@
-//! How ranks come to their exchange, again after each change of the group.
+//! How ranks come to their communicator, again after each change of the group.
 
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
@@ -20,10 +20,10 @@ fn connector(rank: &Rank, wanted: GradientBackend, abilities: Abilities) -> Conn
 
 fn learns(connector: &Connector, group: &ProcessGroup) {
     let device = Device::flex().autodiff();
-    let exchange = connector.connect(group).unwrap();
-    let exchange = exchange.expect("every rank has a GPU of its own");
-    assert_eq!(exchange.name(), "nccl");
-    let made = Ddp::with_exchange(model(&device), group.clone(), small_buckets(), exchange);
+    let communicator = connector.connect(group).unwrap();
+    let communicator = communicator.expect("every rank has a GPU of its own");
+    assert_eq!(communicator.name(), "nccl");
+    let made = Ddp::with_communicator(model(&device), group.clone(), small_buckets(), communicator);
     let (ddp, model) = made.unwrap();
     let synced = overlapped(&ddp, &model, 6, 1, true).unwrap();
     let expected = all_values(&model, &whole(&model, 6, true));

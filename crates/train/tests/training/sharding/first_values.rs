@@ -165,7 +165,7 @@ fn values_that_cannot_be_read_are_named_and_whole_parameters_have_none() {
     let (data, cluster) = (images(300), Arc::new(FakeCluster::new(2)));
     let refused = on_ranks(2, &config, None, |mut trainer| {
         let rank = trainer.group.rank();
-        trainer.exchange = Some(connector(
+        trainer.connector = Some(connector(
             &cluster,
             rank,
             GradientBackend::Nccl,
