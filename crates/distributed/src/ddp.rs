@@ -1,6 +1,6 @@
 //! Distributed data parallelism: one replica of the model a rank.
 
-mod exchange;
+mod reduction;
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,8 +10,8 @@ use burn::optim::GradientsParams;
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
 
-pub(crate) use self::exchange::Way;
-use self::exchange::{check_types, start_reducer, trained};
+pub(crate) use self::reduction::Reduction;
+use self::reduction::{check_types, start_reducer, trained};
 use crate::bucket::{BucketEntry, BucketPlan};
 use crate::communication_hook::CommunicationHook;
 use crate::config::DdpConfig;
@@ -33,7 +33,7 @@ use crate::virtual_ranks::VirtualRanks;
 /// It accompanies the model and does not wrap it, so parameter paths never change.
 ///
 /// - [`Ddp::begin`] starts a step whose gradients travel while the backward pass continues.
-/// - [`Ddp::sync_gradients`] exchanges gradients after the backward pass.
+/// - [`Ddp::sync_gradients`] averages gradients after the backward pass.
 ///
 /// See the [crate's example](crate).
 ///
@@ -71,7 +71,7 @@ impl Ddp {
         group: ProcessGroup,
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Automatic, None)
+        Self::build(model, group, config, Reduction::Automatic, None)
     }
 
     /// As [`Ddp::new`], with gradients that stay on the device of the parameters and are added up by
@@ -108,7 +108,13 @@ impl Ddp {
         config: DdpConfig,
         communicator: Arc<dyn DeviceCommunicator>,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Communicator(communicator), None)
+        Self::build(
+            model,
+            group,
+            config,
+            Reduction::Communicator(communicator),
+            None,
+        )
     }
 
     /// As [`Ddp::new`], with a communication hook of the caller's own in place of the
@@ -123,7 +129,7 @@ impl Ddp {
         config: DdpConfig,
         hook: Box<dyn CommunicationHook>,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Hook(hook), None)
+        Self::build(model, group, config, Reduction::Hook(hook), None)
     }
 
     /// One rank whose gradients stay on their device, as on a GPU.
@@ -133,19 +139,19 @@ impl Ddp {
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
         let group = ProcessGroup::alone(everburn_collectives::group::GroupOptions::default());
-        Self::build(model, group, config, Way::Alone, None)
+        Self::build(model, group, config, Reduction::Alone, None)
     }
 
     pub(crate) fn build<M: Module>(
         model: M,
         group: ProcessGroup,
         config: DdpConfig,
-        way: Way,
+        reduction: Reduction,
         values: Option<Arc<dyn InitialValues>>,
     ) -> Result<(Self, M), DdpError> {
         config.validate()?;
         let tensors = replicas::describe(&model);
-        check_equal_structure(&group, &tensors, &format!("{config:?} {way:?}"))?;
+        check_equal_structure(&group, &tensors, &format!("{config:?} {reduction:?}"))?;
         let (model, were_equal) = match &values {
             None => broadcast_state(model, &group, config.bucket_bytes)?,
             Some(values) => {
@@ -154,8 +160,8 @@ impl Ddp {
             }
         };
         let (parameters, tied) = trained(tensors);
-        check_types(&parameters, way.is_hooked(&config))?;
-        let (medium, hook) = way.medium(device_of_parameters(&model), &group, &config)?;
+        check_types(&parameters, reduction.is_hooked(&config))?;
+        let (medium, hook) = reduction.medium(device_of_parameters(&model), &group, &config)?;
         let reducer = start_reducer(&group, hook, &medium)?;
         let bytes = parameters.iter().map(BucketEntry::num_bytes).sum();
         let limits = config.bucket_limits().for_model(bytes);
@@ -197,7 +203,7 @@ impl Ddp {
         &self.shared.group
     }
 
-    /// The parameters whose gradients are exchanged, in order of registration.
+    /// The parameters whose gradients are synchronized, in order of registration.
     pub fn parameters(&self) -> &[BucketEntry] {
         &self.shared.parameters
     }
@@ -209,15 +215,15 @@ impl Ddp {
 
     /// Whether gradients go anywhere: `false` for a rank that is alone, unless it was given a
     /// [`DeviceCommunicator`].
-    pub fn exchanges_gradients(&self) -> bool {
+    pub fn synchronizes_gradients(&self) -> bool {
         self.shared.reducer.is_some() || self.shared.communicator().is_some()
     }
 
-    /// Waits until what was exchanged on devices is over there, so that what was computed with it counts:
+    /// Waits until the collectives on devices are over there, so that what was computed with it counts:
     /// before a checkpoint. Where gradients are in host memory, they have been waited for.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if an exchange has failed.
+    /// [`DdpError::Collective`] if one has failed.
     pub fn settle(&self) -> Result<(), DdpError> {
         match self.shared.communicator() {
             Some(communicator) => communicator.settle(),
@@ -292,7 +298,7 @@ impl Ddp {
         samples: usize,
     ) -> Result<SyncedGradients, DdpError> {
         let config = &self.shared.config;
-        let is_alone = !self.exchanges_gradients() && samples > 0;
+        let is_alone = !self.synchronizes_gradients() && samples > 0;
         match config.max_gradient_norm {
             None if is_alone => {
                 return Ok(SyncedGradients {

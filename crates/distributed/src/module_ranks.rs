@@ -33,14 +33,14 @@ use crate::error::DdpError;
 #[derive(Debug)]
 pub struct ModuleRanks {
     own: ProcessGroup,
-    /// What fails when an exchange does.
+    /// What fails when a collective does.
     whole: ProcessGroup,
     /// Sums that stay on their devices, if there are any.
     on_device: Option<OnDevice>,
 }
 
 impl ModuleRanks {
-    /// All ranks of `group`, which all call it. A failed exchange fails `group`.
+    /// All ranks of `group`, which all call it. A failed collective fails `group`.
     ///
     /// # Errors
     /// [`DdpError::Collective`] if the ranks cannot make a sub-group.
@@ -48,7 +48,7 @@ impl ModuleRanks {
         Self::within(group, group)
     }
 
-    /// All ranks of `group`, which all call it. A failed exchange fails `whole`: the group of all ranks
+    /// All ranks of `group`, which all call it. A failed collective fails `whole`: the group of all ranks
     /// of the job, of which `group` is a part.
     ///
     /// # Errors
@@ -85,8 +85,8 @@ impl ModuleRanks {
         }
     }
 
-    fn exchanged(&self, exchanged: Result<(), CollectiveError>) -> Result<(), SyncError> {
-        exchanged.map_err(|error| failed(&self.whole, &error.into()))
+    fn checked(&self, outcome: Result<(), CollectiveError>) -> Result<(), SyncError> {
+        outcome.map_err(|error| failed(&self.whole, &error.into()))
     }
 
     fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
@@ -99,7 +99,7 @@ impl ModuleRanks {
 #[derive(Debug)]
 struct OnDevice {
     communicator: Arc<dyn DeviceCommunicator>,
-    /// What fails when an exchange does.
+    /// What fails when a collective does.
     whole: ProcessGroup,
 }
 
@@ -117,7 +117,7 @@ impl DeviceAllReduce for OnDevice {
     }
 }
 
-/// Ends `whole`, because of an exchange of a module that has failed of `error`.
+/// Ends `whole`, because of a collective of a module that has failed of `error`.
 fn failed(whole: &ProcessGroup, error: &DdpError) -> SyncError {
     let reason = format!("in a module's forward or backward pass: {error}");
     match error {
@@ -135,7 +135,7 @@ impl StatisticsGroup for ModuleRanks {
     }
 
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError> {
-        self.exchanged(self.own.all_reduce_in_place(values, ReduceOp::Sum))
+        self.checked(self.own.all_reduce_in_place(values, ReduceOp::Sum))
     }
 
     fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
@@ -158,7 +158,7 @@ impl TensorGroup for ModuleRanks {
     }
 
     fn all_reduce_sum_f32(&self, values: &mut [f32]) -> Result<(), SyncError> {
-        self.exchanged(self.own.all_reduce_in_place(values, ReduceOp::Sum))
+        self.checked(self.own.all_reduce_in_place(values, ReduceOp::Sum))
     }
 
     fn on_device(&self) -> Option<&dyn DeviceAllReduce> {

@@ -120,7 +120,7 @@ impl Shared {
     }
 
     /// Tells the recorder, if there is one, what a thread of the reducer did.
-    pub(crate) fn record_exchange(&self, report: &Report) {
+    pub(crate) fn record_reduction(&self, report: &Report) {
         let (Some(recorder), Ok(outcome)) = (self.recorder(), &report.outcome) else {
             return;
         };

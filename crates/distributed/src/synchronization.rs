@@ -1,4 +1,4 @@
-//! One training step's exchange of gradients.
+//! One training step's synchronization of gradients.
 
 mod device_buckets;
 mod device_sum;
@@ -38,14 +38,14 @@ use crate::sharding::ShardedPass;
 use crate::shared::Medium;
 use crate::virtual_ranks::VirtualRanks;
 
-/// One training step's exchange, which runs while the backward pass continues.
+/// One training step's synchronization of gradients, which runs while the backward pass continues.
 ///
 /// Made by [`Ddp::begin`]. The model that [`Synchronization::with_hooks_no_sync`] gives back is run forward and
 /// backward; each bucket of gradients leaves as soon as its last gradient is there.
 /// [`Synchronization::finish`] waits for the rest.
 ///
 /// One step at a time: every rank begins it and finishes it. Dropping it unfinished aborts the
-/// exchange on all ranks, because it cannot be completed.
+/// synchronization on all ranks, because it cannot be completed.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
@@ -286,7 +286,7 @@ impl Synchronization {
         let start = self.waiting_since.unwrap_or_else(Instant::now);
         let shared = self.ddp.shared();
         let asks_for_order = shared.wants_order();
-        let exchanges_used = !shared.knows_used();
+        let reduces_used = !shared.knows_used();
         let mut step = lock(&self.step);
         step.close()?;
         let mut expected = step.expected();
@@ -307,7 +307,7 @@ impl Synchronization {
             ready: vec![None; used.len()],
             used,
             spent: host.take_spent(),
-            with_flags: exchanges_used && shared.reducer().is_some(),
+            with_flags: reduces_used && shared.reducer().is_some(),
             samples,
             plan,
             communication: Communication::default(),
@@ -322,7 +322,7 @@ impl Synchronization {
                 drop(step);
                 for _ in 0..expected {
                     let report = reducer.next_report(&self.reports)?;
-                    shared.record_exchange(&report);
+                    shared.record_reduction(&report);
                     summed.take(report, &mut order)?;
                 }
                 summed.communication.exposed = start.elapsed();

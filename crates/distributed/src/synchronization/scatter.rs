@@ -171,7 +171,7 @@ impl Synchronization {
         if let Some(reducer) = shared.reducer() {
             for _ in 0..expected {
                 let report = reducer.next_report(&self.reports)?;
-                shared.record_exchange(&report);
+                shared.record_reduction(&report);
                 communication.busy += report.busy;
                 match report.outcome? {
                     Outcome::Samples(all) => samples = all,

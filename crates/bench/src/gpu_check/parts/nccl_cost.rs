@@ -131,7 +131,7 @@ impl Side {
                 let output = model.forward(inputs.clone());
                 NextToken::loss(output, targets.clone()).mean.backward()
             };
-            let synced = if self.ddp.exchanges_gradients() {
+            let synced = if self.ddp.synchronizes_gradients() {
                 let step = self.ddp.begin(BATCH)?;
                 drop(loss(&step.with_hooks(&model, BATCH)));
                 step.finish(&model)?

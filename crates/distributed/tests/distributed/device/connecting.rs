@@ -93,6 +93,6 @@ fn one_rank_measures_nccl_where_it_is_asked_for() {
         learns(&connector, &rank.group);
         let device = Device::flex().autodiff();
         let (ddp, _) = Ddp::new(model(&device), rank.group.clone(), DdpConfig::default()).unwrap();
-        assert!(!ddp.exchanges_gradients());
+        assert!(!ddp.synchronizes_gradients());
     });
 }

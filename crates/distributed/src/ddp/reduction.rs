@@ -1,4 +1,4 @@
-//! Where the gradients of a new [`Ddp`](super::Ddp) are held, and who exchanges them.
+//! Where the gradients of a new [`Ddp`](super::Ddp) are held, and how they are reduced over the ranks.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,8 +18,8 @@ use crate::reducer::{Reducer, WORKERS};
 use crate::replicas::{TensorDescription, TensorKind};
 use crate::shared::Medium;
 
-/// How gradients are exchanged. As text, what all ranks must have in common.
-pub(crate) enum Way {
+/// How gradients are reduced over the ranks. As text, what all ranks must have in common.
+pub(crate) enum Reduction {
     /// In host memory or through it, by the configuration's hook.
     Automatic,
     /// In host memory, by the caller's own hook.
@@ -30,7 +30,7 @@ pub(crate) enum Way {
     Alone,
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for Reduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Automatic => f.write_str("host"),
@@ -42,7 +42,7 @@ impl fmt::Debug for Way {
     }
 }
 
-impl Way {
+impl Reduction {
     /// Where the gradients are held of parameters that are on `device` (`None`: on several), and the hook that they go
     /// through. Every rank calls it.
     ///
@@ -131,7 +131,7 @@ fn whole_group(group: &ProcessGroup, name: &'static str) -> Result<Option<Proces
     Ok(own.map(|own| own.named(name)))
 }
 
-/// Starts the threads that exchange gradients; `None` on one rank. Every rank calls it.
+/// Starts the threads that reduce gradients; `None` on one rank. Every rank calls it.
 pub(super) fn start_reducer(
     group: &ProcessGroup,
     hook: Option<Box<dyn CommunicationHook>>,
