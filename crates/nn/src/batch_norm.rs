@@ -12,8 +12,8 @@ use burn::nn as burns;
 use burn::prelude::*;
 use burn::tensor::{DType, assert_shape};
 
+use crate::checked_all_reduce::LayerCall;
 use crate::device_statistics::DeviceStatistics;
-use crate::exchange::LayerCall;
 use crate::group::{DeviceAllReduce, StatisticsGroup};
 use crate::layers::{batch_norm, batch_norm_train};
 use crate::normalize::{Elements, GlobalBatch};

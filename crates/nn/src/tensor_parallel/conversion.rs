@@ -13,7 +13,7 @@ use burn::nn;
 use burn::prelude::*;
 
 use super::agreement::demand_same;
-use super::exchange::MOST_RANKS;
+use super::all_reduce::MOST_RANKS;
 use super::group::TensorGroup;
 use super::rules::{TensorParallelError, TensorRule, TensorShard};
 use super::shard::Membership;
