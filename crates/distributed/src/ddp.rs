@@ -65,7 +65,7 @@ impl Ddp {
     /// configurations; [`DdpError::Config`] if a number is out of range;
     /// [`DdpError::NothingToTrain`] if no parameter requires a gradient;
     /// [`DdpError::UnsupportedType`] if a parameter's type cannot be averaged;
-    /// [`DdpError::Collective`] if the exchange fails.
+    /// [`DdpError::Collective`] if a collective fails.
     pub fn new<M: Module>(
         model: M,
         group: ProcessGroup,
@@ -337,7 +337,7 @@ impl Ddp {
     /// ranks; `None` where all are equal. Every rank calls it.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::Read`] if a device does not give the
+    /// [`DdpError::Collective`] if a collective fails; [`DdpError::Read`] if a device does not give the
     /// numbers.
     pub fn find_divergence<M: Module>(&self, model: &M) -> Result<Option<Divergence>, DdpError> {
         if self.shared.reducer.is_none() {
@@ -350,7 +350,7 @@ impl Ddp {
     ///
     /// # Errors
     /// [`DdpError::Diverged`], on every rank, naming the first rank and parameter that differ from
-    /// rank 0's; [`DdpError::Collective`] if the exchange fails.
+    /// rank 0's; [`DdpError::Collective`] if a collective fails.
     pub fn verify_replicas<M: Module>(&self, model: &M) -> Result<(), DdpError> {
         if self.shared.reducer.is_none() {
             return Ok(());

@@ -126,7 +126,7 @@ fn failed(whole: &ProcessGroup, error: &DdpError) -> SyncError {
         DdpError::Collective(error) => whole.abort_because(error, &reason),
         _ => whole.abort(&reason),
     }
-    SyncError::Exchange { reason }
+    SyncError::Collective { reason }
 }
 
 impl StatisticsGroup for ModuleRanks {

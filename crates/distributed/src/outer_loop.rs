@@ -226,7 +226,7 @@ impl OuterLoop {
     /// `model` has learnt from since the last one, of `all` of all ranks.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::NoSamples`] if no fragment has learnt from any;
+    /// [`DdpError::Collective`] if a collective fails; [`DdpError::NoSamples`] if no fragment has learnt from any;
     /// [`DdpError::OtherModel`] if `model` has other parameters; [`DdpError::Read`] if a device does not give
     /// the numbers.
     pub fn prepare<M: Module>(
@@ -335,7 +335,7 @@ impl OuterLoop {
     /// rank calls it.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::Read`] if a device does not give the
+    /// [`DdpError::Collective`] if a collective fails; [`DdpError::Read`] if a device does not give the
     /// numbers.
     pub fn find_divergence<M: Module>(&self, model: &M) -> Result<Option<Divergence>, DdpError> {
         if self.group.world_size() == 1 {

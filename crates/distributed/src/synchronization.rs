@@ -253,7 +253,7 @@ impl Synchronization {
     /// [`Ddp::new`] was given; [`DdpError::StaticGraph`] if a static model used other parameters;
     /// [`DdpError::Untied`] if the loop does not call [`Ddp::tie`].
     ///
-    /// [`DdpError::Collective`] and [`DdpError::Reducer`] if the exchange fails.
+    /// [`DdpError::Collective`] and [`DdpError::Reducer`] if a collective fails.
     pub fn finish<M: Module>(self, model: &M) -> Result<SyncedGradients, DdpError> {
         let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
         let tied = self.ddp.shared().check_ties(model);

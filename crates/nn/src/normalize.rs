@@ -86,7 +86,7 @@ impl GlobalBatch {
     ) -> Result<Tensor<1>, SyncError> {
         let Some(ranks) = self.group.on_device() else {
             let reason = "the ranks have lost their sums on devices".to_owned();
-            return Err(SyncError::Exchange { reason });
+            return Err(SyncError::Collective { reason });
         };
         let weighted = match self.weight {
             0.0 => sums.zeros_like(),

@@ -115,7 +115,7 @@ impl Choice {
     /// # Errors
     /// [`DdpError::Backend`], on all ranks, if the requested backend is not available, or the ranks request
     /// different ones; [`DdpError::Object`] if a rank of another build requests what this one cannot read;
-    /// [`DdpError::Collective`] if the exchange fails.
+    /// [`DdpError::Collective`] if a collective fails.
     pub fn agree(
         group: &ProcessGroup,
         wanted: GradientBackend,

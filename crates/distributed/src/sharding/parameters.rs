@@ -199,7 +199,7 @@ impl ParameterShards {
     /// else reads them. Every rank calls it. An open model is returned as it is.
     ///
     /// # Errors
-    /// [`DdpError::Gather`] if an earlier exchange has failed.
+    /// [`DdpError::Gather`] if an earlier gather has failed.
     pub fn open<M: Module>(&mut self, model: M) -> Result<M, DdpError> {
         self.check()?;
         match self.local_shards.clone() {
@@ -228,7 +228,7 @@ impl ParameterShards {
     /// model. `None` without parameter sharding.
     ///
     /// # Errors
-    /// [`DdpError::Gather`] if an earlier exchange has failed.
+    /// [`DdpError::Gather`] if an earlier gather has failed.
     pub fn pass(&self, twice: bool) -> Result<Option<ShardedPass>, DdpError> {
         self.check()?;
         let (Some(local_shards), false, Gathers::Thread(gatherer)) =

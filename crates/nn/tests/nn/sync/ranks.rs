@@ -76,7 +76,7 @@ impl StatisticsGroup for Threads {
     }
 
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError> {
-        let failed = |reason: &str| SyncError::Exchange {
+        let failed = |reason: &str| SyncError::Collective {
             reason: reason.to_owned(),
         };
         let mut round = self.shared.round.lock().unwrap();
