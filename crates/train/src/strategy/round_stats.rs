@@ -7,7 +7,7 @@ use everburn_record::RankStep;
 
 use crate::metrics::layout::MetricLayout;
 use crate::metrics::rank_times;
-use crate::metrics::step_exchange::{StepCodec, StepNumbers, Votes};
+use crate::metrics::step_reduction::{StepCodec, StepNumbers, Votes};
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
