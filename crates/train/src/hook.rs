@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::TrainError;
 use crate::metrics::line::MetricLine;
 use crate::record::report::TrainingReport;
-use crate::strategy::Run;
+use crate::training_loop::Run;
 
 /// Why a hook failed. Any error goes into it by `?`.
 ///

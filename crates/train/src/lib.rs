@@ -37,9 +37,9 @@ mod parallel;
 mod record;
 pub mod renderer;
 mod seeds;
-mod strategy;
 mod task;
 mod trainer;
+mod training_loop;
 
 pub use burn_train::Interrupter;
 pub use checkpoint::adapter::Adapter;
@@ -112,7 +112,6 @@ pub use record::live_file::RankStatuses;
 pub use record::report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
 pub use record::run_directory::RunDirectory;
 pub use record::run_lock::RunLock;
-pub use strategy::Run;
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,
     LoadedData, MeshModel, ModelBlocks, NoSettings, OnDevice, OtherClasses, Predict, Predictor,
@@ -122,3 +121,4 @@ pub use trainer::{
     BatchSizeLimit, BatchSizeSearch, ComputeSeconds, FreeMemory, LearningRateRange,
     LearningRateSweep, PredictionInput, SweepPoint, Trainer, TrainingData, TriedBatchSize, WarmUp,
 };
+pub use training_loop::Run;

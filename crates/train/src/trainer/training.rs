@@ -29,7 +29,7 @@ use crate::record::outcome::LoopOutcome;
 use crate::record::report::TrainingReport;
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
-use crate::strategy::{RankSetup, RankStrategy};
+use crate::training_loop::{RankSetup, RankStrategy};
 
 struct Loaders {
     train: AnyLoader,

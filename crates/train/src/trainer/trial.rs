@@ -23,7 +23,7 @@ use crate::error::TrainError;
 use crate::hook::{Hook, HookError, Hooks};
 use crate::metrics::line::MetricLine;
 use crate::model::erased::{AnyData, AnyItem, AnyModel};
-use crate::strategy::Run;
+use crate::training_loop::Run;
 
 /// What is different from a training.
 #[derive(Debug, Clone)]

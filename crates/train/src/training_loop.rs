@@ -1,4 +1,4 @@
-//! The training loop of one rank, as a burn-train strategy.
+//! The training loop of one rank, as a [`SupervisedLearningStrategy`] of burn-train.
 
 mod averaged;
 mod balance;
