@@ -71,7 +71,7 @@ pub use config::parallel::{ParallelConfig, ParallelError, Parallelism, StageSpli
 pub use config::parameter_groups::{ParameterGroup, Patterns};
 pub use config::precision::Precision;
 pub use config::read_metrics::ReadMetrics;
-pub use config::schedule::{Schedule, ScheduleNumbers};
+pub use config::schedule::{LrSchedule, ScheduleNumbers};
 pub use config::sync_interval::SyncInterval;
 pub use config::{EarlyStopping, TrainingConfig};
 pub use data_fingerprint::DataFingerprint;

@@ -18,7 +18,7 @@ use crate::config::chaos::Chaos;
 use crate::config::checkpoint_every::CheckpointEvery;
 use crate::config::conflicts::RunFeatures;
 use crate::config::read_metrics::ReadMetrics;
-use crate::config::schedule::{Schedule, ScheduleNumbers};
+use crate::config::schedule::{LrSchedule, ScheduleNumbers};
 use crate::error::TrainError;
 use crate::hook::{Hook, HookError, Hooks};
 use crate::metrics::line::MetricLine;
@@ -151,7 +151,7 @@ impl Trainer {
             compare_every: 0,
             chaos: Chaos::default(),
             // The rates of the trial take its place.
-            schedule: Schedule::Constant,
+            schedule: LrSchedule::Constant,
             schedule_numbers: ScheduleNumbers::default(),
             ema: None,
             early_stopping: None,
