@@ -21,7 +21,7 @@
 //! | [`checkpoint`] | how an interrupted run continues |
 //! | [`load_state_dict`], [`save_state_dict`] | weights from PyTorch and for it |
 //! | [`renderer`] | what a run looks like |
-//! | [`Samples`], [`Generation`] | what a language model writes, while it trains and after |
+//! | [`Samples`], [`GenerationConfig`] | what a language model writes, while it trains and after |
 
 pub mod checkpoint;
 mod config;
@@ -94,7 +94,7 @@ pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::draw::draw_parameters;
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use model::finite::{DivergenceSign, NotFiniteInput};
-pub use model::generation::{Generation, TokenStream, whole_text};
+pub use model::generation::{GenerationConfig, TokenStream, whole_text};
 pub use model::labels::WrongLabel;
 pub use model::objective::{
     ClassTargets, Classification, Loss, MaskedNextToken, NextToken, Objective,
