@@ -115,7 +115,8 @@ pub use device::CubeMemory;
 pub use device::{
     Abilities, Choice, Connector, DeviceCollective, DeviceCommunicator, DeviceMemory, DeviceName,
     DeviceUnavailable, GpuDescription, GradientBackend, HostCommunicator, Lent, NcclCommunicator,
-    PendingTensor, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names, is_gpu, kernel_timer,
+    NcclWait, PendingTensor, UnknownDevice, cuda_index, describe_gpu, gpu_names, is_gpu,
+    kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;

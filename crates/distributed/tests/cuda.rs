@@ -9,8 +9,8 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
     CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective, DeviceCommunicator,
-    DeviceMemory, GradientBucket, HostCommunicator, ModuleRanks, NcclCommunicator, ParameterShards,
-    ShardStage, Waits, cuda_index, kernel_timer, share_of,
+    DeviceMemory, GradientBucket, HostCommunicator, ModuleRanks, NcclCommunicator, NcclWait,
+    ParameterShards, ShardStage, cuda_index, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclBackend, gpus};
 use everburn_nn::StatisticsGroup;
@@ -108,8 +108,8 @@ fn on_gpus(
                     Way::Nccl | Way::NcclAndHostWaits => {
                         let library = library.as_ref().unwrap_or_else(|error| panic!("{error}"));
                         let waits = match way {
-                            Way::Nccl => Waits::Device,
-                            _ => Waits::Host,
+                            Way::Nccl => NcclWait::Device,
+                            _ => NcclWait::Host,
                         };
                         let backend = NcclBackend::connect(library.on_gpu(*number), &group);
                         let memory = Arc::new(CubeMemory);
@@ -303,7 +303,7 @@ fn alone() -> (ProcessGroup, Arc<dyn DeviceCommunicator>) {
     let library = Arc::new(Library::load().unwrap_or_else(|error| panic!("{error}")));
     let group = ProcessGroup::alone(GroupOptions::default());
     let backend = NcclBackend::connect(library.on_gpu(0), &group).unwrap();
-    let communicator = NcclCommunicator::new(backend, Arc::new(CubeMemory), Waits::Device);
+    let communicator = NcclCommunicator::new(backend, Arc::new(CubeMemory), NcclWait::Device);
     (group, Arc::new(communicator))
 }
 

@@ -95,7 +95,7 @@ pub trait DeviceCommunicator: Send + Sync + fmt::Debug {
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
 /// use burn::prelude::*;
-/// use everburn::distributed::{DeviceCollective, DeviceCommunicator, NcclCommunicator, Waits};
+/// use everburn::distributed::{DeviceCollective, DeviceCommunicator, NcclCommunicator, NcclWait};
 /// use everburn_distributed_fake::FakeMemory;
 /// use everburn_nccl_fake::FakeCluster;
 ///
@@ -103,7 +103,7 @@ pub trait DeviceCommunicator: Send + Sync + fmt::Debug {
 /// let cluster = Arc::new(FakeCluster::new(2));
 /// let parts = cluster.on_all_ranks(|nccl, rank| {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-///     let communicator = NcclCommunicator::new(nccl, memory, Waits::Device);
+///     let communicator = NcclCommunicator::new(nccl, memory, NcclWait::Device);
 ///     let bucket = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], &Device::flex());
 ///     let scatter = DeviceCollective::ReduceScatter { bucket: 0 };
 ///     communicator.begin_collective(scatter, bucket)?.collect()

@@ -10,7 +10,7 @@ use everburn_nccl::{LibraryError, NcclBackend};
 
 use super::choice::{Abilities, Choice, GradientBackend};
 use super::communicator::{DeviceCommunicator, DeviceMemory};
-use super::nccl::{NcclCommunicator, Waits};
+use super::nccl::{NcclCommunicator, NcclWait};
 use crate::error::DdpError;
 
 /// Connects the ranks of a group by NCCL.
@@ -55,7 +55,7 @@ impl Connector {
         mut self,
         open: impl Fn() -> Result<Arc<dyn NcclApi>, LibraryError> + Send + Sync + 'static,
         memory: Arc<dyn DeviceMemory>,
-        waits: Waits,
+        waits: NcclWait,
     ) -> Self {
         let connect = move |group: &ProcessGroup| -> Result<NcclCommunicator, DdpError> {
             let backend = NcclBackend::connect(open(), group)?;

@@ -41,7 +41,7 @@ pub use self::gpu::CubeMemory;
 pub use self::host::HostCommunicator;
 pub(crate) use self::layout::FlatLayout;
 pub use self::name::{DeviceName, DeviceUnavailable, UnknownDevice};
-pub use self::nccl::{NcclCommunicator, Waits};
+pub use self::nccl::{NcclCommunicator, NcclWait};
 pub(crate) use self::segments::segments;
 
 /// A timer of the kernels that this process runs on `device`; `None` if it is no GPU.

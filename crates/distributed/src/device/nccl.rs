@@ -16,12 +16,12 @@ use crate::error::DdpError;
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
-/// use everburn::distributed::Waits;
+/// use everburn::distributed::NcclWait;
 ///
-/// assert_eq!(Waits::default(), Waits::Device);
+/// assert_eq!(NcclWait::default(), NcclWait::Device);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Waits {
+pub enum NcclWait {
     /// The device: what comes after a sum on it waits, and the host continues. An error is found at the next
     /// [`DeviceCommunicator::check`], when the optimizer may have run with numbers that mean nothing.
     #[default]
@@ -41,7 +41,7 @@ pub enum Waits {
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
 /// use burn::prelude::*;
-/// use everburn::distributed::{DeviceCommunicator, NcclCommunicator, Waits};
+/// use everburn::distributed::{DeviceCommunicator, NcclCommunicator, NcclWait};
 /// use everburn_distributed_fake::FakeMemory;
 /// use everburn_nccl_fake::FakeCluster;
 ///
@@ -49,7 +49,7 @@ pub enum Waits {
 /// let cluster = Arc::new(FakeCluster::new(2));
 /// let sums = cluster.on_all_ranks(|nccl, rank| {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-///     let communicator = NcclCommunicator::new(nccl, memory, Waits::Device);
+///     let communicator = NcclCommunicator::new(nccl, memory, NcclWait::Device);
 ///     let bucket = Tensor::<1>::full([3], rank as f32 + 1.0, &Device::flex());
 ///     communicator.begin(0, bucket)?.collect()
 /// });
@@ -62,7 +62,7 @@ pub enum Waits {
 pub struct NcclCommunicator {
     connection: Connection,
     /// Who waits for buckets.
-    waits: Waits,
+    waits: NcclWait,
     /// Buckets are summed when they are collected.
     after_passes: AtomicBool,
 }
@@ -77,7 +77,7 @@ struct Connection {
 impl NcclCommunicator {
     /// By `backend`, which nobody else uses, with buckets in `memory`.
     #[must_use]
-    pub fn new(backend: Arc<NcclBackend>, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
+    pub fn new(backend: Arc<NcclBackend>, memory: Arc<dyn DeviceMemory>, waits: NcclWait) -> Self {
         Self {
             connection: Connection { backend, memory },
             waits,
@@ -129,7 +129,7 @@ impl DeviceCommunicator for NcclCommunicator {
             DeviceCollective::AllReduce | DeviceCollective::AllGather => {
                 let what = format!("a tensor of {collective}");
                 self.connection
-                    .begin(collective, what, Waits::Device, numbers)
+                    .begin(collective, what, NcclWait::Device, numbers)
             }
         }
     }
@@ -158,7 +158,7 @@ impl Connection {
         &self,
         collective: DeviceCollective,
         what: String,
-        waits: Waits,
+        waits: NcclWait,
         numbers: Tensor<1>,
     ) -> Result<Box<dyn PendingTensor>, DdpError> {
         let (device, dtype, length) = (numbers.device(), numbers.dtype(), numbers.dims()[0]);
@@ -200,11 +200,11 @@ impl Connection {
         };
         // The operation keeps what it sends until the GPU has done it.
         let (lent, memory) = (receive.unwrap_or(send), memory.clone());
-        let waits = if orders { waits } else { Waits::Host };
+        let waits = if orders { waits } else { NcclWait::Host };
         Ok(Box::new(Deferred(move || {
             match waits {
-                Waits::Device => work.hold_device()?,
-                Waits::Host => work.wait()?,
+                NcclWait::Device => work.hold_device()?,
+                NcclWait::Host => work.wait()?,
             }
             let failed = |reason| DdpError::DeviceMemory { what, reason };
             memory.take_back(lent).map_err(failed)

@@ -12,7 +12,7 @@ use everburn::distributed::{
     Abilities, Connector, DeviceCommunicator, GradientBackend, HostCommunicator,
 };
 #[cfg(feature = "cuda")]
-use everburn::distributed::{CubeMemory, Waits};
+use everburn::distributed::{CubeMemory, NcclWait};
 use everburn::nccl::{Library, gpus};
 use everburn::prelude::*;
 use everburn::train::{NextToken, Objective, OptimizerConfig};
@@ -109,7 +109,7 @@ fn communicator(name: &str) -> Result<Arc<dyn DeviceCommunicator>, Failure> {
     let connector = connector.with_nccl(
         move || library.on_gpu(number),
         Arc::new(CubeMemory),
-        Waits::Device,
+        NcclWait::Device,
     );
     let communicator = connector.connect(&group)?;
     communicator.ok_or_else(|| Failure::new("NCCL was asked for and not chosen"))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use burn::prelude::*;
 use everburn_distributed::{
     Ddp, DdpConfig, DdpError, DeviceCollective, DeviceCommunicator, DeviceMemory, HostCommunicator,
-    Lent, NcclCommunicator, PendingTensor, Waits,
+    Lent, NcclCommunicator, NcclWait, PendingTensor,
 };
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl_fake::{FakeCluster, Fault};
@@ -54,7 +54,7 @@ fn the_host_waits_for_no_gpu() {
         let memory = FakeMemory::new(cluster.clone(), rank);
         let open = gate(&cluster, rank, &memory);
         let unread: Arc<dyn DeviceMemory> = Arc::new(Unread(memory));
-        let communicator = NcclCommunicator::new(nccl, unread, Waits::Device);
+        let communicator = NcclCommunicator::new(nccl, unread, NcclWait::Device);
         // The GPU is still busy with what came before, and nothing of this has happened.
         let numbers = Tensor::<1>::ones([3], &Device::flex());
         let sum = communicator.begin(0, numbers).unwrap();
@@ -77,7 +77,7 @@ fn where_the_host_waits_for_buckets_it_does_not_for_what_modules_exchange() {
             after_gate.store(true, Ordering::Release);
         });
         let unread: Arc<dyn DeviceMemory> = Arc::new(Unread(memory));
-        let communicator = NcclCommunicator::new(nccl, unread, Waits::Host);
+        let communicator = NcclCommunicator::new(nccl, unread, NcclWait::Host);
         let ones = || Tensor::<1>::ones([2], &Device::flex());
         for collective in [DeviceCollective::AllReduce, DeviceCollective::AllGather] {
             let begun = communicator.begin_collective(collective, ones()).unwrap();
@@ -98,7 +98,7 @@ fn a_sum_is_made_of_what_the_gpu_has_written_and_read_when_it_is_made() {
     let sums = cluster.on_all_ranks(|nccl, rank| {
         let memory = FakeMemory::new(cluster.clone(), rank);
         let open = gate(&cluster, rank, &memory);
-        let communicator = NcclCommunicator::new(nccl, Arc::new(memory), Waits::Device);
+        let communicator = NcclCommunicator::new(nccl, Arc::new(memory), NcclWait::Device);
         let numbers = Tensor::<1>::from_floats([1.0, rank as f32], &Device::flex());
         // Written after the gate, summed after that, and read after the sum.
         let sum = communicator.begin(0, numbers).unwrap();
@@ -179,7 +179,7 @@ fn types_are_kept_and_half_types_are_summed() {
         let cluster = Arc::new(FakeCluster::new(2));
         cluster.on_all_ranks(|nccl, rank| {
             let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-            let communicator = NcclCommunicator::new(nccl, memory, Waits::Host);
+            let communicator = NcclCommunicator::new(nccl, memory, NcclWait::Host);
             let numbers = Tensor::<1>::full([5], 1.5, &Device::flex()).cast(dtype);
             let sum = communicator.begin(0, numbers).unwrap().collect().unwrap();
             assert_eq!(sum.dtype(), dtype);
@@ -219,9 +219,9 @@ fn numbers(tensor: Tensor<1>) -> Vec<f32> {
 #[test]
 fn ranks_exchange_other_tensors_than_buckets_by_nccl() {
     for (old_driver, waits) in [
-        (false, Waits::Device),
-        (false, Waits::Host),
-        (true, Waits::Device),
+        (false, NcclWait::Device),
+        (false, NcclWait::Host),
+        (true, NcclWait::Device),
     ] {
         let cluster = Arc::new(FakeCluster::new(3));
         cluster.on_all_ranks(|nccl, rank| {
@@ -263,7 +263,7 @@ fn buckets_begin_when_they_are_collected_where_modules_exchange_within_passes() 
     let cluster = Arc::new(FakeCluster::new(2));
     cluster.on_all_ranks(|nccl, rank| {
         let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-        let communicator = NcclCommunicator::new(nccl, memory, Waits::Device);
+        let communicator = NcclCommunicator::new(nccl, memory, NcclWait::Device);
         communicator.sum_after_passes();
         let ones = |length: usize| Tensor::<1>::ones([length], &Device::flex());
         let bucket = communicator.begin(0, ones(3)).unwrap();

@@ -2,7 +2,7 @@
 
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Abilities, Connector, Ddp, DdpConfig, GradientBackend, Waits};
+use everburn_distributed::{Abilities, Connector, Ddp, DdpConfig, GradientBackend, NcclWait};
 use everburn_distributed_fake::on_cluster;
 use everburn_nccl_fake::Fault;
 
@@ -15,7 +15,7 @@ fn able(rank: &Rank) -> Abilities {
 
 fn connector(rank: &Rank, wanted: GradientBackend, abilities: Abilities) -> Connector {
     let connector = Connector::new(wanted, abilities);
-    on_cluster(connector, &rank.cluster, rank.number(), Waits::Host)
+    on_cluster(connector, &rank.cluster, rank.number(), NcclWait::Host)
 }
 
 fn learns(connector: &Connector, group: &ProcessGroup) {
@@ -58,7 +58,7 @@ fn ranks_on_amds_gpus_take_rccl_and_their_hosts_wait() {
             ..able(&rank)
         };
         let connector = Connector::new(GradientBackend::Auto, on_amd);
-        let connector = on_cluster(connector, &rank.cluster, rank.number(), Waits::Device);
+        let connector = on_cluster(connector, &rank.cluster, rank.number(), NcclWait::Device);
         learns(&connector, &rank.group);
         let choice = connector.choice().unwrap().to_string();
         assert_eq!(choice, "nccl (RCCL 2.21.5)");

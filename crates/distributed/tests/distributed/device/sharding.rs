@@ -9,7 +9,7 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
     Ddp, DdpConfig, DdpError, DeviceCollective, DeviceCommunicator, DeviceMemory, GradientShards,
-    HostCommunicator, Lent, NcclCommunicator, ParameterShards, PendingTensor, ShardStage, Waits,
+    HostCommunicator, Lent, NcclCommunicator, NcclWait, ParameterShards, PendingTensor, ShardStage,
     share_of,
 };
 use everburn_distributed_fake::FakeMemory;
@@ -214,7 +214,7 @@ fn a_rank_that_cannot_gather_parameters_is_named_on_all() {
             is_full: is_full.clone(),
         });
         let nccl = rank.cluster.connect(number, &rank.group).unwrap();
-        let communicator = Arc::new(NcclCommunicator::new(nccl, memory, Waits::Device));
+        let communicator = Arc::new(NcclCommunicator::new(nccl, memory, NcclWait::Device));
         let (model, config) = (model(&device), GRADIENTS.config());
         let made = Ddp::with_communicator(model, rank.group.clone(), config, communicator);
         let (ddp, model) = made.unwrap();

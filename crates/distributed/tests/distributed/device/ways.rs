@@ -7,7 +7,7 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
-    Ddp, DdpConfig, DdpError, DeviceCommunicator, HostCommunicator, NcclCommunicator, Waits,
+    Ddp, DdpConfig, DdpError, DeviceCommunicator, HostCommunicator, NcclCommunicator, NcclWait,
 };
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl_fake::{FakeCluster, Fault};
@@ -59,8 +59,8 @@ impl Rank {
         }
         let nccl = self.cluster.connect(rank, &self.group).unwrap();
         let waits = match way {
-            Way::NcclAndHostWaits => Waits::Host,
-            _ => Waits::Device,
+            Way::NcclAndHostWaits => NcclWait::Host,
+            _ => NcclWait::Device,
         };
         let memory = Arc::new(FakeMemory::new(self.cluster.clone(), rank));
         Arc::new(NcclCommunicator::new(nccl, memory, waits))
