@@ -21,7 +21,7 @@ use everburn_record::statistics::median;
 
 use super::throughput::{gpt2, gpt2_optimizer, texts};
 use crate::failure::Failure;
-use crate::gpu_check::order::{ExchangeCost, SEED};
+use crate::gpu_check::order::{CommunicationCost, SEED};
 
 /// How many samples per step has.
 const BATCH: usize = 8;
@@ -42,7 +42,7 @@ struct Side {
 
 /// Measures steps of gpt2-124m on `device`, which is called `name`, with NCCL and without; on the processor, where
 /// there is no NCCL, with an exchange through host memory.
-pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCost, Failure> {
+pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<CommunicationCost, Failure> {
     device.seed(SEED);
     let config = gpt2(quick);
     let device = device.clone().autodiff();
@@ -84,7 +84,7 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
     for side in &sides {
         side.ddp.settle()?;
     }
-    Ok(ExchangeCost {
+    Ok(CommunicationCost {
         share: median(&shares).unwrap_or(f64::NAN),
         step_ms: median(&times).unwrap_or(f64::NAN),
         steps,
