@@ -1,6 +1,6 @@
 """PyTorch twins of Everburn's models: the same layers under the same names.
 
-`make_golden.py` trains them; `exchange.py` loads what Everburn has exported into them. A twin is written
+`make_golden.py` trains them; `state_dict.py` loads what Everburn has exported into them. A twin is written
 as a user of PyTorch would write it; nothing in it is there for Everburn's sake.
 """
 

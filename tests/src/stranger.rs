@@ -120,7 +120,7 @@ impl Siege {
             append(&mut gets, key);
         }
         if gets.len() > VALIDATE.len() {
-            let values = exchange(port, &gets);
+            let values = send_and_read(port, &gets);
             let values = String::from_utf8_lossy(&values).into_owned();
             self.values_read
                 .extend(Some(values).filter(|it| !it.is_empty()));
@@ -130,7 +130,7 @@ impl Siege {
 
     /// Sends `bytes`, and notes and returns the answer.
     fn say(&mut self, port: u16, bytes: &[u8]) -> Vec<u8> {
-        let heard = exchange(port, bytes);
+        let heard = send_and_read(port, bytes);
         let text = String::from_utf8_lossy(&heard);
         if text.contains("everburn") {
             self.keys_listed.push(text.into_owned());
@@ -163,7 +163,7 @@ impl Siege {
 }
 
 /// Sends `bytes` to `port` and returns what comes until the other side is silent or hangs up.
-fn exchange(port: u16, bytes: &[u8]) -> Vec<u8> {
+fn send_and_read(port: u16, bytes: &[u8]) -> Vec<u8> {
     let mut heard = Vec::new();
     let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else {
         return heard;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use everburn_train::{Generation, Scorer, TokenStream};
+use everburn_train::{GenerationConfig, Scorer, TokenStream};
 
 use crate::arguments::{WritingFlags, show};
 use crate::error::CliError;
@@ -114,7 +114,7 @@ fn next_line(lines: &mut impl BufRead) -> Result<Option<String>, CliError> {
 /// A conversation, with the keys and values of all that was said.
 struct Chat<'a> {
     writer: &'a Writer,
-    generation: Generation,
+    generation: GenerationConfig,
     /// Where an answer ends.
     stop: Vec<String>,
     stream: Option<TokenStream<Scorer<'a>>>,

@@ -43,7 +43,7 @@ mod finders;
 #[cfg(test)]
 mod flag_table;
 mod generate;
-mod gradient_exchange;
+mod gradient_backend;
 mod kept_memory;
 pub mod kernels;
 mod launching;

@@ -2,8 +2,8 @@
 
 use burn::prelude::*;
 use everburn_train::{
-    AnyModel, ConfiguredTask, Conversation, Generation, Language, RunDirectory, Samples, Scorer,
-    TokenStream, TrainError,
+    AnyModel, ConfiguredTask, Conversation, GenerationConfig, Language, RunDirectory, Samples,
+    Scorer, TokenStream, TrainError,
 };
 
 use crate::arguments::{WritingFlags, for_terminal};
@@ -62,7 +62,7 @@ impl Writer {
         &self,
         model: &AnyModel,
         prompt: &[u32],
-        generation: Generation,
+        generation: GenerationConfig,
     ) -> Result<String, TrainError> {
         let score = (self.language.scorer)(model);
         let drawn = generation.draw(prompt, self.language.context, score, &self.device)?;
@@ -74,7 +74,7 @@ impl Writer {
         &self,
         model: &AnyModel,
         prompt: &[u32],
-        generation: Generation,
+        generation: GenerationConfig,
         stop: &[String],
         show: impl FnMut(&str),
     ) -> Result<usize, TrainError> {
@@ -87,7 +87,7 @@ impl Writer {
     pub(crate) fn begin<'a>(
         &self,
         prompt: &[u32],
-        generation: Generation,
+        generation: GenerationConfig,
         score: Scorer<'a>,
     ) -> Result<TokenStream<Scorer<'a>>, TrainError> {
         generation.stream(prompt, self.language.context, score, &self.device)
@@ -131,7 +131,7 @@ impl Writer {
         &self,
         model: &AnyModel,
         prompts: &[Vec<u32>],
-        generation: Generation,
+        generation: GenerationConfig,
         stop: &[String],
     ) -> Result<Vec<(String, usize)>, TrainError> {
         let score = (self.language.scorer)(model);
@@ -188,11 +188,11 @@ impl Writer {
         Ok(Samples::new(
             self.language.sample_every,
             move |model, step| {
-                let generation = Generation {
+                let generation = GenerationConfig {
                     tokens: SAMPLE_TOKENS,
                     temperature: SAMPLE_TEMPERATURE,
                     seed: seed ^ step as u64,
-                    ..Generation::default()
+                    ..GenerationConfig::default()
                 };
                 let written = self.write(model, &prompt, generation)?;
                 // The launcher passes it on to a terminal, which this rank does not see.

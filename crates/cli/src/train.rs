@@ -41,7 +41,7 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::logging::LogOutput;
 use crate::{
-    bottleneck, elastic, gradient_exchange, launching, mesh, model_parallel, monitor, plan, rank,
+    bottleneck, elastic, gradient_backend, launching, mesh, model_parallel, monitor, plan, rank,
     recording, summary, weights,
 };
 
@@ -216,7 +216,7 @@ fn train_as_rank(
     // The report on a stall looks into the group after the training has ended.
     let (watched, regrouped) = watched(environment, &group, elastic.as_ref());
     let name = devices::name_of_rank(&config.ranks.devices, environment.local_rank);
-    let exchange = gradient_exchange::connector(&config, name)?;
+    let connector = gradient_backend::connector(&config, name)?;
     let heartbeat = heartbeat.map(Arc::new);
     recording::set_note(
         &config.ranks,
@@ -227,7 +227,7 @@ fn train_as_rank(
     );
     let recorded = run.clone();
     let trainer = Trainer {
-        exchange: Some(Arc::new(exchange)),
+        connector: Some(Arc::new(connector)),
         rank_statuses: recording::rank_statuses(heartbeat.as_ref(), elastic.as_ref()),
         elasticity: elastic.map_or_else(Elasticity::default, |elastic| Elasticity::by(elastic)),
         begun_before: environment.incarnation > 1,
@@ -275,7 +275,7 @@ fn check_of_rank(config: &RunConfig, rank: usize) -> Result<(), CliError> {
     if let (0, Some(gpus)) = (rank, gpus) {
         say!("{gpus}");
     }
-    gradient_exchange::check(config)
+    gradient_backend::check(config)
 }
 
 /// From here on a signal stops the training after the present step, with a word. Our launcher has its own.

@@ -23,7 +23,7 @@ use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::launching::Work;
 use crate::prelude::*;
-use crate::{devices, gradient_exchange, launching, rank};
+use crate::{devices, gradient_backend, launching, rank};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainedFlags {
@@ -75,7 +75,7 @@ impl TrainedFlags {
         if let Some(environment) = environment {
             rank::limit_threads(environment, &config.ranks)?;
         } else {
-            gradient_exchange::check(&config)?;
+            gradient_backend::check(&config)?;
             if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)?
                 && !quiet
             {

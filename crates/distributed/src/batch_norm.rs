@@ -17,7 +17,7 @@ use crate::module_ranks::ModuleRanks;
 /// copies, [`everburn::nn::without_samples`](everburn_nn::without_samples). Gradients are those of the mean loss over
 /// all samples once [`crate::Ddp::sync_gradients`] has averaged them.
 ///
-/// If an exchange fails within a step, the step continues with this rank's own statistics, and `group`
+/// If a collective fails within a step, the step continues with this rank's own statistics, and `group`
 /// is aborted: the step's own synchronisation then fails, on every rank, with the reason.
 ///
 /// Ranks that are threads of one process must not share parameters that require gradients, as

@@ -17,7 +17,7 @@ impl Ddp {
     /// What is equal on all ranks, frozen parameters say, is not sent and keeps its bits.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails.
+    /// [`DdpError::Collective`] if a collective fails.
     pub fn synchronize_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
         let buffers = Buffers::of(self.different_buffers(&model)?);
         let model = match buffers.is_empty() {

@@ -1,6 +1,6 @@
 //! Distributed data parallelism: one replica of the model a rank.
 
-mod exchange;
+mod reduction;
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,12 +10,12 @@ use burn::optim::GradientsParams;
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
 
-pub(crate) use self::exchange::Way;
-use self::exchange::{check_types, start_reducer, trained};
+pub(crate) use self::reduction::Reduction;
+use self::reduction::{check_types, start_reducer, trained};
 use crate::bucket::{BucketEntry, BucketPlan};
 use crate::communication_hook::CommunicationHook;
 use crate::config::DdpConfig;
-use crate::device::DeviceExchange;
+use crate::device::DeviceCommunicator;
 use crate::divergence::{Divergence, find_divergence};
 use crate::error::DdpError;
 use crate::initial_state::{InitialValues, begin_with, broadcast_state, check_equal_structure};
@@ -33,7 +33,7 @@ use crate::virtual_ranks::VirtualRanks;
 /// It accompanies the model and does not wrap it, so parameter paths never change.
 ///
 /// - [`Ddp::begin`] starts a step whose gradients travel while the backward pass continues.
-/// - [`Ddp::sync_gradients`] exchanges gradients after the backward pass.
+/// - [`Ddp::sync_gradients`] averages gradients after the backward pass.
 ///
 /// See the [crate's example](crate).
 ///
@@ -65,17 +65,17 @@ impl Ddp {
     /// configurations; [`DdpError::Config`] if a number is out of range;
     /// [`DdpError::NothingToTrain`] if no parameter requires a gradient;
     /// [`DdpError::UnsupportedType`] if a parameter's type cannot be averaged;
-    /// [`DdpError::Collective`] if the exchange fails.
+    /// [`DdpError::Collective`] if a collective fails.
     pub fn new<M: Module>(
         model: M,
         group: ProcessGroup,
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Automatic, None)
+        Self::build(model, group, config, Reduction::Automatic, None)
     }
 
     /// As [`Ddp::new`], with gradients that stay on the device of the parameters and are added up by
-    /// `exchange`. All ranks must hand in the same kind.
+    /// `communicator`. All ranks must hand in the same kind.
     ///
     /// ```
     /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
@@ -83,14 +83,14 @@ impl Ddp {
     /// use burn::nn::LinearConfig;
     /// use burn::prelude::*;
     /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn::distributed::{Ddp, DdpConfig, HostExchange};
+    /// use everburn::distributed::{Ddp, DdpConfig, HostCommunicator};
     ///
     /// let device = Device::flex().autodiff();
     /// let group = ProcessGroup::alone(GroupOptions::default());
-    /// let exchange = HostExchange::start(ProcessGroup::alone(GroupOptions::default()))?;
+    /// let communicator = HostCommunicator::start(ProcessGroup::alone(GroupOptions::default()))?;
     /// let model = LinearConfig::new(3, 1).init(&device);
     /// let (ddp, model) =
-    ///     Ddp::with_exchange(model, group, DdpConfig::default(), Arc::new(exchange))?;
+    ///     Ddp::with_communicator(model, group, DdpConfig::default(), Arc::new(communicator))?;
     /// let step = ddp.begin(2)?;
     /// let rows = Tensor::<2>::ones([2, 3], &device);
     /// step.with_hooks(&model, 2).forward(rows).mean().backward();
@@ -100,14 +100,21 @@ impl Ddp {
     ///
     /// # Errors
     /// As [`Ddp::new`]; [`DdpError::Backend`] if the parameters are on several devices, or the
-    /// configuration has a communication hook: for `fp16` and `bf16` there is [`HostExchange::with_hook`](crate::HostExchange::with_hook).
-    pub fn with_exchange<M: Module>(
+    /// configuration has a communication hook: for `fp16` and `bf16` there is
+    /// [`HostCommunicator::with_hook`](crate::HostCommunicator::with_hook).
+    pub fn with_communicator<M: Module>(
         model: M,
         group: ProcessGroup,
         config: DdpConfig,
-        exchange: Arc<dyn DeviceExchange>,
+        communicator: Arc<dyn DeviceCommunicator>,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Exchange(exchange), None)
+        Self::build(
+            model,
+            group,
+            config,
+            Reduction::Communicator(communicator),
+            None,
+        )
     }
 
     /// As [`Ddp::new`], with a communication hook of the caller's own in place of the
@@ -122,7 +129,7 @@ impl Ddp {
         config: DdpConfig,
         hook: Box<dyn CommunicationHook>,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Way::Hook(hook), None)
+        Self::build(model, group, config, Reduction::Hook(hook), None)
     }
 
     /// One rank whose gradients stay on their device, as on a GPU.
@@ -132,19 +139,19 @@ impl Ddp {
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
         let group = ProcessGroup::alone(everburn_collectives::group::GroupOptions::default());
-        Self::build(model, group, config, Way::Alone, None)
+        Self::build(model, group, config, Reduction::Alone, None)
     }
 
     pub(crate) fn build<M: Module>(
         model: M,
         group: ProcessGroup,
         config: DdpConfig,
-        way: Way,
+        reduction: Reduction,
         values: Option<Arc<dyn InitialValues>>,
     ) -> Result<(Self, M), DdpError> {
         config.validate()?;
         let tensors = replicas::describe(&model);
-        check_equal_structure(&group, &tensors, &format!("{config:?} {way:?}"))?;
+        check_equal_structure(&group, &tensors, &format!("{config:?} {reduction:?}"))?;
         let (model, were_equal) = match &values {
             None => broadcast_state(model, &group, config.bucket_bytes)?,
             Some(values) => {
@@ -153,8 +160,8 @@ impl Ddp {
             }
         };
         let (parameters, tied) = trained(tensors);
-        check_types(&parameters, way.is_hooked(&config))?;
-        let (medium, hook) = way.medium(device_of_parameters(&model), &group, &config)?;
+        check_types(&parameters, reduction.is_hooked(&config))?;
+        let (medium, hook) = reduction.medium(device_of_parameters(&model), &group, &config)?;
         let reducer = start_reducer(&group, hook, &medium)?;
         let bytes = parameters.iter().map(BucketEntry::num_bytes).sum();
         let limits = config.bucket_limits().for_model(bytes);
@@ -196,7 +203,7 @@ impl Ddp {
         &self.shared.group
     }
 
-    /// The parameters whose gradients are exchanged, in order of registration.
+    /// The parameters whose gradients are synchronized, in order of registration.
     pub fn parameters(&self) -> &[BucketEntry] {
         &self.shared.parameters
     }
@@ -207,19 +214,19 @@ impl Ddp {
     }
 
     /// Whether gradients go anywhere: `false` for a rank that is alone, unless it was given a
-    /// [`DeviceExchange`].
-    pub fn exchanges_gradients(&self) -> bool {
-        self.shared.reducer.is_some() || self.shared.exchange().is_some()
+    /// [`DeviceCommunicator`].
+    pub fn synchronizes_gradients(&self) -> bool {
+        self.shared.reducer.is_some() || self.shared.communicator().is_some()
     }
 
-    /// Waits until what was exchanged on devices is over there, so that what was computed with it counts:
+    /// Waits until the collectives on devices are over there, so that what was computed with it counts:
     /// before a checkpoint. Where gradients are in host memory, they have been waited for.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if an exchange has failed.
+    /// [`DdpError::Collective`] if one has failed.
     pub fn settle(&self) -> Result<(), DdpError> {
-        match self.shared.exchange() {
-            Some(exchange) => exchange.settle(),
+        match self.shared.communicator() {
+            Some(communicator) => communicator.settle(),
             None => Ok(()),
         }
     }
@@ -291,7 +298,7 @@ impl Ddp {
         samples: usize,
     ) -> Result<SyncedGradients, DdpError> {
         let config = &self.shared.config;
-        let is_alone = !self.exchanges_gradients() && samples > 0;
+        let is_alone = !self.synchronizes_gradients() && samples > 0;
         match config.max_gradient_norm {
             None if is_alone => {
                 return Ok(SyncedGradients {
@@ -330,7 +337,7 @@ impl Ddp {
     /// ranks; `None` where all are equal. Every rank calls it.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::Read`] if a device does not give the
+    /// [`DdpError::Collective`] if a collective fails; [`DdpError::Read`] if a device does not give the
     /// numbers.
     pub fn find_divergence<M: Module>(&self, model: &M) -> Result<Option<Divergence>, DdpError> {
         if self.shared.reducer.is_none() {
@@ -343,7 +350,7 @@ impl Ddp {
     ///
     /// # Errors
     /// [`DdpError::Diverged`], on every rank, naming the first rank and parameter that differ from
-    /// rank 0's; [`DdpError::Collective`] if the exchange fails.
+    /// rank 0's; [`DdpError::Collective`] if a collective fails.
     pub fn verify_replicas<M: Module>(&self, model: &M) -> Result<(), DdpError> {
         if self.shared.reducer.is_none() {
             return Ok(());

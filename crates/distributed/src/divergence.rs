@@ -54,7 +54,7 @@ impl<'a> Extra<'a> {
 /// others than those of most ranks; `None` where all are equal. Then 32 bytes per rank travel.
 ///
 /// # Errors
-/// [`DdpError::Collective`] if the exchange fails; [`DdpError::Read`] if a device does not give the numbers.
+/// [`DdpError::Collective`] if a collective fails; [`DdpError::Read`] if a device does not give the numbers.
 pub fn find_divergence<M: Module>(
     model: &M,
     group: &ProcessGroup,

@@ -16,7 +16,7 @@ use everburn_nn::{SyncError, TensorParallelError};
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DdpError {
-    /// The exchange between the ranks failed. Its error is this one's source, which shows whether this rank caused it.
+    /// A collective of the ranks failed. Its error is this one's source, which shows whether this rank caused it.
     #[error("{0}")]
     Collective(#[from] CollectiveError),
     /// A module of the model cannot compute over the ranks.

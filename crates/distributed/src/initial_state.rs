@@ -11,7 +11,7 @@ use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
 
 use crate::config::DdpConfig;
-use crate::ddp::{Ddp, Way};
+use crate::ddp::{Ddp, Reduction};
 use crate::error::DdpError;
 use crate::objects::find_different_text;
 use crate::replicas::{self, TensorDescription, TensorKind};
@@ -163,7 +163,7 @@ impl Ddp {
             let problem = "first values are read in parts only where parameters are sharded";
             return Err(DdpError::Config(problem.to_string()));
         }
-        Self::build(model, group, config, Way::Automatic, Some(values))
+        Self::build(model, group, config, Reduction::Automatic, Some(values))
     }
 
     /// As [`Ddp::verify_replicas`], but for values that each rank is yet to read itself.

@@ -10,8 +10,8 @@
 //! - [`synchronize_batch_norms`] computes the batch norms of a model over the samples of all ranks.
 //! - [`tensor_parallel`] shards the linear layers of a model over ranks.
 //! - [`all_gather_object`] exchanges objects of any type.
-//! - [`DeviceExchange`] sums gradients on GPUs: by NCCL ([`NcclExchange`]), which also exchanges other tensors, or
-//!   through host memory ([`HostExchange`]).
+//! - [`DeviceCommunicator`] sums gradients on GPUs: by NCCL ([`NcclCommunicator`]), which also exchanges other tensors, or
+//!   through host memory ([`HostCommunicator`]).
 //!
 //! A training step of a rank:
 //!
@@ -113,9 +113,10 @@ pub use ddp::Ddp;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 pub use device::CubeMemory;
 pub use device::{
-    Abilities, Choice, Connector, DeviceCollective, DeviceExchange, DeviceMemory, DeviceName,
-    DeviceUnavailable, GpuDescription, GradientBackend, HostExchange, Lent, NcclExchange,
-    PendingTensor, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names, is_gpu, kernel_timer,
+    Abilities, Choice, Connector, DeviceCollective, DeviceCommunicator, DeviceMemory, DeviceName,
+    DeviceUnavailable, GpuDescription, GradientBackend, HostCommunicator, Lent, NcclCommunicator,
+    NcclWait, PendingTensor, UnknownDevice, cuda_index, describe_gpu, gpu_names, is_gpu,
+    kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;

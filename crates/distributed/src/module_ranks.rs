@@ -6,7 +6,7 @@ use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_nn::{DeviceAllReduce, StatisticsGroup, SyncError, TensorGroup};
 
-use crate::device::{DeviceCollective, DeviceExchange};
+use crate::device::{DeviceCollective, DeviceCommunicator};
 use crate::error::DdpError;
 
 /// The ranks of a process group, as modules see them: batch norms over several ranks, layers that are cut over them, and
@@ -15,7 +15,7 @@ use crate::error::DdpError;
 /// It has a sub-group of its own, so that what modules exchange within a step never mixes with what the step exchanges
 /// beside them. Sums have the same bits on all ranks. They go through host memory; with
 /// [`everburn::collectives::group::ReductionOrder::Rank`](everburn_collectives::group::ReductionOrder::Rank) their order
-/// is that of the ranks, whatever carries them. With [`ModuleRanks::with_exchange`] those of batch norms and of layers that
+/// is that of the ranks, whatever carries them. With [`ModuleRanks::with_communicator`] those of batch norms and of layers that
 /// are cut stay on their devices, and their order is the library's.
 ///
 /// ```
@@ -33,14 +33,14 @@ use crate::error::DdpError;
 #[derive(Debug)]
 pub struct ModuleRanks {
     own: ProcessGroup,
-    /// What fails when an exchange does.
+    /// What fails when a collective does.
     whole: ProcessGroup,
     /// Sums that stay on their devices, if there are any.
     on_device: Option<OnDevice>,
 }
 
 impl ModuleRanks {
-    /// All ranks of `group`, which all call it. A failed exchange fails `group`.
+    /// All ranks of `group`, which all call it. A failed collective fails `group`.
     ///
     /// # Errors
     /// [`DdpError::Collective`] if the ranks cannot make a sub-group.
@@ -48,7 +48,7 @@ impl ModuleRanks {
         Self::within(group, group)
     }
 
-    /// All ranks of `group`, which all call it. A failed exchange fails `whole`: the group of all ranks
+    /// All ranks of `group`, which all call it. A failed collective fails `whole`: the group of all ranks
     /// of the job, of which `group` is a part.
     ///
     /// # Errors
@@ -66,17 +66,17 @@ impl ModuleRanks {
         })
     }
 
-    /// The same ranks, whose sums of tensors stay on their devices and go by `exchange`, which connects them too, if it has
-    /// collectives ([`DeviceExchange::has_collectives`]). From then on it sums buckets of gradients after the passes of a step
-    /// ([`DeviceExchange::sum_after_passes`]). All ranks give the same kind.
+    /// The same ranks, whose sums of tensors stay on their devices and go by `communicator`, which connects them too, if it
+    /// has collectives ([`DeviceCommunicator::has_collectives`]). From then on it sums buckets of gradients after the passes
+    /// of a step ([`DeviceCommunicator::sum_after_passes`]). All ranks give the same kind.
     #[must_use]
-    pub fn with_exchange(self, exchange: &Arc<dyn DeviceExchange>) -> Self {
-        if !exchange.has_collectives() {
+    pub fn with_communicator(self, communicator: &Arc<dyn DeviceCommunicator>) -> Self {
+        if !communicator.has_collectives() {
             return self;
         }
-        exchange.sum_after_passes();
+        communicator.sum_after_passes();
         let on_device = OnDevice {
-            exchange: exchange.clone(),
+            communicator: communicator.clone(),
             whole: self.whole.clone(),
         };
         Self {
@@ -85,8 +85,8 @@ impl ModuleRanks {
         }
     }
 
-    fn exchanged(&self, exchanged: Result<(), CollectiveError>) -> Result<(), SyncError> {
-        exchanged.map_err(|error| failed(&self.whole, &error.into()))
+    fn checked(&self, outcome: Result<(), CollectiveError>) -> Result<(), SyncError> {
+        outcome.map_err(|error| failed(&self.whole, &error.into()))
     }
 
     fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
@@ -98,15 +98,15 @@ impl ModuleRanks {
 /// The ranks, whose sums stay on their devices.
 #[derive(Debug)]
 struct OnDevice {
-    exchange: Arc<dyn DeviceExchange>,
-    /// What fails when an exchange does.
+    communicator: Arc<dyn DeviceCommunicator>,
+    /// What fails when a collective does.
     whole: ProcessGroup,
 }
 
 impl OnDevice {
     fn sum(&self, numbers: Tensor<1>) -> Result<Tensor<1>, DdpError> {
         let sum = DeviceCollective::AllReduce;
-        self.exchange.begin_collective(sum, numbers)?.collect()
+        self.communicator.begin_collective(sum, numbers)?.collect()
     }
 }
 
@@ -117,7 +117,7 @@ impl DeviceAllReduce for OnDevice {
     }
 }
 
-/// Ends `whole`, because of an exchange of a module that has failed of `error`.
+/// Ends `whole`, because of a collective of a module that has failed of `error`.
 fn failed(whole: &ProcessGroup, error: &DdpError) -> SyncError {
     let reason = format!("in a module's forward or backward pass: {error}");
     match error {
@@ -126,7 +126,7 @@ fn failed(whole: &ProcessGroup, error: &DdpError) -> SyncError {
         DdpError::Collective(error) => whole.abort_because(error, &reason),
         _ => whole.abort(&reason),
     }
-    SyncError::Exchange { reason }
+    SyncError::Collective { reason }
 }
 
 impl StatisticsGroup for ModuleRanks {
@@ -135,7 +135,7 @@ impl StatisticsGroup for ModuleRanks {
     }
 
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError> {
-        self.exchanged(self.own.all_reduce_in_place(values, ReduceOp::Sum))
+        self.checked(self.own.all_reduce_in_place(values, ReduceOp::Sum))
     }
 
     fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
@@ -158,7 +158,7 @@ impl TensorGroup for ModuleRanks {
     }
 
     fn all_reduce_sum_f32(&self, values: &mut [f32]) -> Result<(), SyncError> {
-        self.exchanged(self.own.all_reduce_in_place(values, ReduceOp::Sum))
+        self.checked(self.own.all_reduce_in_place(values, ReduceOp::Sum))
     }
 
     fn on_device(&self) -> Option<&dyn DeviceAllReduce> {

@@ -23,7 +23,7 @@ use crate::error::DdpError;
 ///
 /// # Errors
 /// [`DdpError::Object`] if `own` cannot be written as JSON, or the object of a rank cannot be read as a `T`;
-/// [`DdpError::Collective`] if the exchange fails.
+/// [`DdpError::Collective`] if a collective fails.
 pub fn all_gather_object<T: DeserializeOwned>(
     group: &ProcessGroup,
     own: &impl Serialize,
@@ -56,7 +56,7 @@ pub fn all_gather_object<T: DeserializeOwned>(
 /// ```
 ///
 /// # Errors
-/// [`DdpError::Collective`] if the exchange fails.
+/// [`DdpError::Collective`] if a collective fails.
 pub fn find_different_text(
     group: &ProcessGroup,
     own: &str,

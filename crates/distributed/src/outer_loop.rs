@@ -49,7 +49,7 @@ use crate::synchronization::Communication;
 /// With [`OuterConfig::fragments`] the ranks need not wait (Streaming DiLoCo, Douillard et al. 2025, arXiv 2501.18512):
 /// [`OuterLoop::begin`] sends the differences of one fragment of the model, and [`OuterLoop::collect`] adds to the model,
 /// some steps later, by how much the fragment's common parameters have moved. What the rank has learnt meanwhile stays and
-/// counts for the fragment's next exchange. An outer step as above makes all fragments equal.
+/// counts for the fragment's next outer step. An outer step as above makes all fragments equal.
 ///
 /// It accompanies the model and keeps the common parameters, and with momentum or compression as much again
 /// for each of them, in the host's memory.
@@ -101,7 +101,7 @@ pub struct OuterLoop {
     velocity: Vec<f32>,
     /// What this rank has rounded away and still owes; empty where nothing is rounded.
     residual: Vec<f32>,
-    /// The parts of the row that are exchanged in turn, one where none are.
+    /// The parts of the row that are reduced in turn, one where none are.
     fragments: Vec<Fragment>,
     /// Which fragment is the next.
     next: usize,
@@ -116,7 +116,7 @@ pub struct OuterLoop {
 ///
 /// /// An outer step of two ranks that have had 50 samples each.
 /// fn step<M: Module>(outer: &mut OuterLoop, model: M) -> Result<M, DdpError> {
-///     let step: OuterStep = outer.exchange(&model, 50, 100)?;
+///     let step: OuterStep = outer.prepare(&model, 50, 100)?;
 ///     println!("{} bytes sent", step.communication.bytes);
 ///     outer.commit(model, step)
 /// }
@@ -127,7 +127,7 @@ pub struct OuterStep {
     velocity: Vec<f32>,
     residual: Vec<f32>,
     buffers: Option<Buffers>,
-    /// What the exchange has cost this rank.
+    /// What the collectives have cost this rank.
     pub communication: Communication,
 }
 
@@ -206,10 +206,10 @@ impl OuterLoop {
     }
 
     /// Takes an outer step, with a model that has learnt from `samples` samples since the last one. Every
-    /// rank calls it. It yields the model from which all continue, and what the exchange has cost.
+    /// rank calls it. It yields the model from which all continue, and what the collectives have cost.
     ///
     /// # Errors
-    /// As [`exchange`](Self::exchange); [`DdpError::NoSamples`] if no rank had a sample.
+    /// As [`prepare`](Self::prepare); [`DdpError::NoSamples`] if no rank had a sample.
     pub fn step<M: Module>(
         &mut self,
         model: M,
@@ -217,7 +217,7 @@ impl OuterLoop {
     ) -> Result<(M, Communication), DdpError> {
         let mut all = [samples as i64];
         self.group.all_reduce_in_place(&mut all, ReduceOp::Sum)?;
-        let step = self.exchange(&model, samples, all[0] as u64)?;
+        let step = self.prepare(&model, samples, all[0] as u64)?;
         let communication = step.communication;
         Ok((self.commit(model, step)?, communication))
     }
@@ -226,10 +226,10 @@ impl OuterLoop {
     /// `model` has learnt from since the last one, of `all` of all ranks.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::NoSamples`] if no fragment has learnt from any;
+    /// [`DdpError::Collective`] if a collective fails; [`DdpError::NoSamples`] if no fragment has learnt from any;
     /// [`DdpError::OtherModel`] if `model` has other parameters; [`DdpError::Read`] if a device does not give
     /// the numbers.
-    pub fn exchange<M: Module>(
+    pub fn prepare<M: Module>(
         &self,
         model: &M,
         samples: u64,
@@ -303,7 +303,7 @@ impl OuterLoop {
         Ok(model)
     }
 
-    /// This rank's share of the samples of all ranks since the last exchange of each fragment; `None` where there were none.
+    /// This rank's share of the samples of all ranks since the last outer step of each fragment; `None` where there were none.
     fn shares(&self, samples: u64, all: u64) -> Result<Vec<Option<f64>>, DdpError> {
         let own = self.fragments.iter();
         let own = own.map(|it| it.samples + samples).collect::<Vec<_>>();
@@ -335,7 +335,7 @@ impl OuterLoop {
     /// rank calls it.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::Read`] if a device does not give the
+    /// [`DdpError::Collective`] if a collective fails; [`DdpError::Read`] if a device does not give the
     /// numbers.
     pub fn find_divergence<M: Module>(&self, model: &M) -> Result<Option<Divergence>, DdpError> {
         if self.group.world_size() == 1 {

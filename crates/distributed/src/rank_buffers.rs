@@ -35,7 +35,7 @@ impl Ddp {
     /// The running statistics of all ranks, as far as they differ; `None` if all are the same. All ranks call it.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails, [`DdpError::Read`] if a device does not give the numbers.
+    /// [`DdpError::Collective`] if a collective fails, [`DdpError::Read`] if a device does not give the numbers.
     pub fn rank_buffers<M: Module>(&self, model: &M) -> Result<Option<RankBuffers>, DdpError> {
         let different = self.different_buffers(model)?;
         if different.is_empty() {

@@ -1,4 +1,4 @@
-//! The threads that exchange gradients while the backward pass continues.
+//! The threads that reduce gradients while the backward pass continues.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ pub(crate) const WORKERS: usize = 2;
 /// A rank's share of a step's samples, once all ranks have said how many they have.
 pub(crate) type Share = Arc<OnceLock<f64>>;
 
-/// What is exchanged. All ranks submit the same jobs in the same order.
+/// A job of the reducer. All ranks submit the same jobs in the same order.
 pub(crate) enum Job {
     /// How many samples this rank has in the step: the first job of each step.
     Samples(usize, Share),
@@ -99,7 +99,7 @@ pub(crate) struct Report {
     /// The number of the thread that worked it off, and when it began.
     pub(crate) worker: u32,
     pub(crate) began: Instant,
-    /// How long the exchange took on this thread.
+    /// How long the collectives took on this thread.
     pub(crate) busy: Duration,
     /// How many bytes this rank handed to collectives.
     pub(crate) bytes: u64,
@@ -115,7 +115,7 @@ pub(crate) struct Reducer {
 struct Hand {
     number: u32,
     group: ProcessGroup,
-    worker: Worker<Exchange>,
+    worker: Worker<ReducerState>,
 }
 
 impl std::fmt::Debug for Reducer {
@@ -134,7 +134,7 @@ impl Reducer {
         mut hook: Option<Box<dyn CommunicationHook>>,
     ) -> Result<Self, DdpError> {
         let hands = groups.into_iter().enumerate().map(|(number, group)| {
-            let exchange = Exchange {
+            let state = ReducerState {
                 // The backward pass computes on the same cores.
                 group: group.in_background(),
                 hook: hook.take(),
@@ -147,7 +147,7 @@ impl Reducer {
                     "the gradient reducer of rank {rank}: its thread panicked: {message}"
                 ));
             };
-            let worker = Worker::start(format!("everburn-reducer-{number}"), exchange, panicked)
+            let worker = Worker::start(format!("everburn-reducer-{number}"), state, panicked)
                 .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
             Ok(Hand {
                 number: number as u32,
@@ -176,7 +176,7 @@ impl Reducer {
         1
     }
 
-    /// The next report; waits as long as exchanges are finished within the group's timeout.
+    /// The next report; waits as long as jobs are finished within the group's timeout.
     pub(crate) fn next_report(&self, reports: &Receiver<Report>) -> Result<Report, DdpError> {
         let timeout = WorkerTimeout::in_step(&self.hands[0].group);
         reports
@@ -201,10 +201,10 @@ impl Reducer {
 impl Hand {
     fn submit(&self, job: Job, report_to: &Sender<Report>) {
         let (report_to, number) = (report_to.clone(), self.number);
-        let work = move |exchange: &mut Exchange| {
+        let work = move |state: &mut ReducerState| {
             let began = Instant::now();
-            exchange.group.set_label(job.label());
-            let (outcome, bytes) = match exchange.work(job) {
+            state.group.set_label(job.label());
+            let (outcome, bytes) = match state.work(job) {
                 Ok((outcome, bytes)) => (Ok(outcome), bytes),
                 Err(error) => (Err(error.into()), 0),
             };
@@ -215,7 +215,7 @@ impl Hand {
                 let lost = DdpError::Reducer(lost.to_string());
                 (Err(lost), Instant::now(), Duration::ZERO, 0)
             });
-            // The step may have been given up; the other ranks count on the exchange all the same.
+            // The step may have been given up; the other ranks count on the job all the same.
             drop(report_to.send(Report {
                 outcome,
                 worker: number,
@@ -238,8 +238,8 @@ impl Drop for Reducer {
     }
 }
 
-/// What a thread exchanges with.
-struct Exchange {
+/// What a thread of the reducer works with.
+struct ReducerState {
     group: ProcessGroup,
     /// `None` sends gradients as they are.
     hook: Option<Box<dyn CommunicationHook>>,
@@ -247,7 +247,7 @@ struct Exchange {
     share: f64,
 }
 
-impl Exchange {
+impl ReducerState {
     fn work(&mut self, job: Job) -> Result<(Outcome, u64), CollectiveError> {
         match job {
             Job::Samples(samples, share) => {

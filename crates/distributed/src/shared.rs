@@ -12,7 +12,7 @@ use everburn_profile::{Recorder, Track};
 
 use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
 use crate::config::DdpConfig;
-use crate::device::DeviceExchange;
+use crate::device::DeviceCommunicator;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::initial_state::InitialValues;
@@ -62,7 +62,7 @@ pub(crate) enum Medium {
     Device {
         device: Device,
         /// `None` for a rank that is alone.
-        exchange: Option<Arc<dyn DeviceExchange>>,
+        communicator: Option<Arc<dyn DeviceCommunicator>>,
     },
 }
 
@@ -120,7 +120,7 @@ impl Shared {
     }
 
     /// Tells the recorder, if there is one, what a thread of the reducer did.
-    pub(crate) fn record_exchange(&self, report: &Report) {
+    pub(crate) fn record_reduction(&self, report: &Report) {
         let (Some(recorder), Ok(outcome)) = (self.recorder(), &report.outcome) else {
             return;
         };
@@ -148,9 +148,9 @@ impl Shared {
     }
 
     /// How buckets that are on a device are added up, if they are.
-    pub(crate) fn exchange(&self) -> Option<&Arc<dyn DeviceExchange>> {
+    pub(crate) fn communicator(&self) -> Option<&Arc<dyn DeviceCommunicator>> {
         match &self.medium {
-            Medium::Device { exchange, .. } => exchange.as_ref(),
+            Medium::Device { communicator, .. } => communicator.as_ref(),
             Medium::Host => None,
         }
     }

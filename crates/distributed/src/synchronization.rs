@@ -1,4 +1,4 @@
-//! One training step's exchange of gradients.
+//! One training step's synchronization of gradients.
 
 mod device_buckets;
 mod device_sum;
@@ -38,14 +38,14 @@ use crate::sharding::ShardedPass;
 use crate::shared::Medium;
 use crate::virtual_ranks::VirtualRanks;
 
-/// One training step's exchange, which runs while the backward pass continues.
+/// One training step's synchronization of gradients, which runs while the backward pass continues.
 ///
 /// Made by [`Ddp::begin`]. The model that [`Synchronization::with_hooks_no_sync`] gives back is run forward and
 /// backward; each bucket of gradients leaves as soon as its last gradient is there.
 /// [`Synchronization::finish`] waits for the rest.
 ///
 /// One step at a time: every rank begins it and finishes it. Dropping it unfinished aborts the
-/// exchange on all ranks, because it cannot be completed.
+/// synchronization on all ranks, because it cannot be completed.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
@@ -99,11 +99,14 @@ impl Synchronization {
                     return Err(error);
                 }
             },
-            Medium::Device { device, exchange } => {
+            Medium::Device {
+                device,
+                communicator,
+            } => {
                 let buckets = plan.buckets().len();
-                let (device, exchange) = (device.clone(), exchange.clone());
+                let (device, communicator) = (device.clone(), communicator.clone());
                 let clips = shared.config().max_gradient_norm.is_some();
-                let new = DeviceBuckets::new(device, exchange, clips, buckets, parameters);
+                let new = DeviceBuckets::new(device, communicator, clips, buckets, parameters);
                 Contents::Device(match shared.config().shards_gradients() {
                     true => new.scattered(shared.shard_layout(), shared.gradient_buckets.clone()),
                     false => new,
@@ -250,7 +253,7 @@ impl Synchronization {
     /// [`Ddp::new`] was given; [`DdpError::StaticGraph`] if a static model used other parameters;
     /// [`DdpError::Untied`] if the loop does not call [`Ddp::tie`].
     ///
-    /// [`DdpError::Collective`] and [`DdpError::Reducer`] if the exchange fails.
+    /// [`DdpError::Collective`] and [`DdpError::Reducer`] if a collective fails.
     pub fn finish<M: Module>(self, model: &M) -> Result<SyncedGradients, DdpError> {
         let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
         let tied = self.ddp.shared().check_ties(model);
@@ -287,7 +290,7 @@ impl Synchronization {
         let start = self.waiting_since.unwrap_or_else(Instant::now);
         let shared = self.ddp.shared();
         let asks_for_order = shared.wants_order();
-        let exchanges_used = !shared.knows_used();
+        let reduces_used = !shared.knows_used();
         let mut step = lock(&self.step);
         let expected = step.close_and_submit(asks_for_order)?;
         let (used, buckets) = (step.used().to_vec(), step.plan.buckets().len());
@@ -302,7 +305,7 @@ impl Synchronization {
             ready: vec![None; used.len()],
             used,
             spent: host.take_spent(),
-            with_flags: exchanges_used && shared.reducer().is_some(),
+            with_flags: reduces_used && shared.reducer().is_some(),
             samples,
             plan,
             communication: Communication::default(),
@@ -342,7 +345,7 @@ impl Synchronization {
     ) -> Result<(), DdpError> {
         for _ in 0..expected {
             let report = reducer.next_report(&self.reports)?;
-            self.ddp.shared().record_exchange(&report);
+            self.ddp.shared().record_reduction(&report);
             take(report)?;
         }
         Ok(())
@@ -376,8 +379,8 @@ impl Synchronization {
         if let Some(reducer) = shared.reducer() {
             reducer.abort(reason);
         }
-        if let Some(exchange) = shared.exchange() {
-            exchange.abort(reason);
+        if let Some(communicator) = shared.communicator() {
+            communicator.abort(reason);
         }
     }
 }

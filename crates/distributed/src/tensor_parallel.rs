@@ -20,7 +20,7 @@ use crate::replicas;
 /// The ranks of `group` see the same samples. [`crate::Ddp`] is for ranks that see others: those with
 /// the same place in their tensor groups, which hold the same parts.
 ///
-/// If an exchange fails within a step, the step continues with this rank's own numbers, and `group` is
+/// If a collective fails within a step, the step continues with this rank's own numbers, and `group` is
 /// aborted: whatever the step does next with it fails, on every rank, with the reason.
 ///
 /// Ranks that are threads of one process must not share parameters that require gradients, as plain

@@ -8,9 +8,9 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
-    CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective, DeviceExchange,
-    DeviceMemory, GradientBucket, HostExchange, ModuleRanks, NcclExchange, ParameterShards,
-    ShardStage, Waits, cuda_index, kernel_timer, share_of,
+    CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective, DeviceCommunicator,
+    DeviceMemory, GradientBucket, HostCommunicator, ModuleRanks, NcclCommunicator, NcclWait,
+    ParameterShards, ShardStage, cuda_index, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclBackend, gpus};
 use everburn_nn::StatisticsGroup;
@@ -100,24 +100,25 @@ fn on_gpus(
             scope.spawn(move || {
                 let device = Device::cuda(*number).autodiff();
                 let ranks: Vec<usize> = (0..group.world_size()).collect();
-                let exchange: Arc<dyn DeviceExchange> = match way {
+                let communicator: Arc<dyn DeviceCommunicator> = match way {
                     Way::Staged => {
                         let own = group.subgroup(&ranks).unwrap().unwrap();
-                        Arc::new(HostExchange::start(own).unwrap())
+                        Arc::new(HostCommunicator::start(own).unwrap())
                     }
                     Way::Nccl | Way::NcclAndHostWaits => {
                         let library = library.as_ref().unwrap_or_else(|error| panic!("{error}"));
                         let waits = match way {
-                            Way::Nccl => Waits::Device,
-                            _ => Waits::Host,
+                            Way::Nccl => NcclWait::Device,
+                            _ => NcclWait::Host,
                         };
                         let backend = NcclBackend::connect(library.on_gpu(*number), &group);
                         let memory = Arc::new(CubeMemory);
-                        Arc::new(NcclExchange::new(backend.unwrap(), memory, waits))
+                        Arc::new(NcclCommunicator::new(backend.unwrap(), memory, waits))
                     }
                 };
                 let model = model.fork(&device);
-                let (ddp, model) = Ddp::with_exchange(model, group, config, exchange).unwrap();
+                let (ddp, model) =
+                    Ddp::with_communicator(model, group, config, communicator).unwrap();
                 work(ddp, model, &device);
             });
         }
@@ -245,7 +246,7 @@ fn a_bucket_that_the_gpu_rounds_has_the_bits_of_the_hook() {
             for group in groups {
                 scope.spawn(move || {
                     let own = group.subgroup(&[0, 1]).unwrap().unwrap();
-                    let exchange = HostExchange::with_hook(own, hook).unwrap();
+                    let communicator = HostCommunicator::with_hook(own, hook).unwrap();
                     let mut on_host = hook.build();
                     let seed = 7919 + 104 * group.rank();
                     for scale in [1e-3, 1e-3, 1e-3, 1e9, 1e-9, 1e-9] {
@@ -253,14 +254,14 @@ fn a_bucket_that_the_gpu_rounds_has_the_bits_of_the_hook() {
                         let mut values: Vec<f32> = (0..10_000).map(number).collect();
                         let data = TensorData::new(values.clone(), [values.len()]);
                         let numbers = Tensor::<1>::from_data(data, &Device::cuda(0));
-                        let sum = exchange.begin(0, numbers).unwrap().collect().unwrap();
+                        let sum = communicator.begin(0, numbers).unwrap().collect().unwrap();
                         let bucket = GradientBucket {
                             index: 0,
                             slots: &[],
                             values: &mut values,
                         };
                         let bytes = on_host.reduce(bucket, &group).unwrap();
-                        assert_eq!(exchange.take_bytes(), Some(bytes), "{hook} {scale}");
+                        assert_eq!(communicator.take_bytes(), Some(bytes), "{hook} {scale}");
                         let found: Vec<f32> = sum.into_data().iter().collect();
                         assert_eq!(found, values, "{hook} {scale}");
                     }
@@ -298,18 +299,18 @@ fn memory_that_is_lent_comes_back_as_the_same_tensor() {
 }
 
 /// One rank, alone on the first GPU.
-fn alone() -> (ProcessGroup, Arc<dyn DeviceExchange>) {
+fn alone() -> (ProcessGroup, Arc<dyn DeviceCommunicator>) {
     let library = Arc::new(Library::load().unwrap_or_else(|error| panic!("{error}")));
     let group = ProcessGroup::alone(GroupOptions::default());
     let backend = NcclBackend::connect(library.on_gpu(0), &group).unwrap();
-    let exchange = NcclExchange::new(backend, Arc::new(CubeMemory), Waits::Device);
-    (group, Arc::new(exchange))
+    let communicator = NcclCommunicator::new(backend, Arc::new(CubeMemory), NcclWait::Device);
+    (group, Arc::new(communicator))
 }
 
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn tensors_are_scattered_gathered_and_summed_where_they_are() {
-    let (group, exchange) = alone();
+    let (group, communicator) = alone();
     let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
     for collective in [
         DeviceCollective::ReduceScatter { bucket: 0 },
@@ -321,7 +322,7 @@ fn tensors_are_scattered_gathered_and_summed_where_they_are() {
             .map(|factor| {
                 let data = TensorData::new(numbers.clone(), [1000]);
                 let own = Tensor::<1>::from_data(data, &Device::cuda(0)) * f32::from(factor);
-                exchange.begin_collective(collective, own).unwrap()
+                communicator.begin_collective(collective, own).unwrap()
             })
             .collect();
         for (factor, result) in (0..20u8).zip(begun) {
@@ -330,12 +331,14 @@ fn tensors_are_scattered_gathered_and_summed_where_they_are() {
         }
     }
     // Statistics of batch norms are summed in f64.
-    let ranks = ModuleRanks::new(&group).unwrap().with_exchange(&exchange);
+    let ranks = ModuleRanks::new(&group)
+        .unwrap()
+        .with_communicator(&communicator);
     let on_device = StatisticsGroup::on_device(&ranks).expect("NCCL sums there");
     let own = Tensor::<1>::full([3], 1.0 / 3.0, (&Device::cuda(0), burn::tensor::DType::F64));
     let sums = on_device.all_reduce(own).unwrap().into_data();
     assert_eq!(sums.iter::<f64>().collect::<Vec<_>>(), [1.0 / 3.0; 3]);
-    exchange.settle().unwrap();
+    communicator.settle().unwrap();
 }
 
 #[test]

@@ -19,7 +19,7 @@ use everburn::burn::prelude::*;
 use everburn::burn::tensor::activation::{log_softmax, softmax};
 use everburn::burn::tensor::{Int, TensorData};
 use everburn::prelude::*;
-use everburn::train::{Classification, Loss, Objective, OptimizerConfig, Schedule};
+use everburn::train::{Classification, Loss, LrSchedule, Objective, OptimizerConfig};
 use everburn_datasets::{DataRequest, ImageBatcher, ImageDataset, ImageItem, LoadedData, load};
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
@@ -199,7 +199,7 @@ fn trainer(epochs: usize) -> Trainer {
             ..OptimizerConfig::default()
         },
         // At the end of a teacher's training its batch norms' running statistics have caught up.
-        schedule: Schedule::Cosine,
+        schedule: LrSchedule::Cosine,
         ..TrainingConfig::default()
     };
     Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))

@@ -57,7 +57,7 @@ pub use everburn_schedules as schedules;
 pub use everburn_train as train;
 
 /// The GPUs of a machine, and NCCL, which is found at run time: a backend of process groups, by which a
-/// [`NcclExchange`](crate::distributed::NcclExchange) moves tensors.
+/// [`NcclCommunicator`](crate::distributed::NcclCommunicator) moves tensors.
 pub mod nccl {
     pub use everburn_nccl::{
         ApiDriver, CudaVersion, DeviceBuffer, Gpu, GpuMemory, GpuReading, GpuSensor, Inventory,

@@ -238,7 +238,7 @@ mod tests {
         let stack = "   0: std::backtrace::Backtrace::create\n   1: core::panicking::panic_fmt\n             at /rustc/1.rs:3\n   \
                      2: burn_tensor::tensor::api::check::TensorCheck::failed::h0123456789abcdef\n   \
                      3: burn_nn::modules::linear::Linear<_>::forward\n   4: <images::Net as everburn_train::Supervised>::forward\n   \
-                     5: everburn_train::strategy::run\n   6: images::main\n";
+                     5: everburn_train::training_loop::run\n   6: images::main\n";
         assert_eq!(
             named(stack).as_deref(),
             Some(

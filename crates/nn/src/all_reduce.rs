@@ -28,8 +28,8 @@ use crate::rank_ops::RankOps;
 /// and in the same order; see [`StatisticsGroup::all_reduce_sum`].
 ///
 /// # Errors
-/// [`SyncError::Exchange`] if the exchange fails, [`SyncError::Read`] if the tensor cannot be read
-/// from its device. If the exchange of the *backward* pass fails, its gradients are those of this
+/// [`SyncError::Collective`] if a collective fails, [`SyncError::Read`] if the tensor cannot be read
+/// from its device. If the all-reduce of the *backward* pass fails, its gradients are those of this
 /// rank alone, and the group makes the failure visible ([`StatisticsGroup::abort`]).
 pub fn all_reduce_sum<const D: usize>(
     tensor: Tensor<D>,

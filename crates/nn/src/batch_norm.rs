@@ -12,8 +12,8 @@ use burn::nn as burns;
 use burn::prelude::*;
 use burn::tensor::{DType, assert_shape};
 
+use crate::checked_all_reduce::LayerCall;
 use crate::device_statistics::DeviceStatistics;
-use crate::exchange::LayerCall;
 use crate::group::{DeviceAllReduce, StatisticsGroup};
 use crate::layers::{batch_norm, batch_norm_train};
 use crate::normalize::{Elements, GlobalBatch};
@@ -73,7 +73,7 @@ impl BatchNormConfig {
 /// same bits. A rank without samples takes part through [`crate::without_samples`], or with an input
 /// of zero rows where the rest of the model can bear it.
 ///
-/// If an exchange fails, this step's statistics are those of this rank alone. The group reports it to the
+/// If a collective fails, this step's statistics are those of this rank alone. The group reports it to the
 /// step ([`StatisticsGroup`]), for a forward pass cannot return an error.
 ///
 /// Clones, copies by `valid`, `fork` and `to_device`, and what an optimizer returns keep the group.

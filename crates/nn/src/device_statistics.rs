@@ -7,7 +7,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::batch_norm::Membership;
-use crate::exchange::{Pass, sum_on_device};
+use crate::checked_all_reduce::{Pass, checked_all_reduce_on_device};
 use crate::group::{DeviceAllReduce, SyncError};
 use crate::statistics::two_passes;
 
@@ -35,8 +35,9 @@ impl DeviceStatistics {
         let channels = input.dims()[1];
         let world_size = membership.group.world_size();
         let layer_call = membership.layer_call(call);
-        let sum =
-            |pass, numbers| sum_on_device(ranks, world_size, &layer_call.values(pass), numbers);
+        let sum = |pass, numbers| {
+            checked_all_reduce_on_device(ranks, world_size, &layer_call.values(pass), numbers)
+        };
 
         let [own, own_mean, own_variance] = local(input, membership.has_samples);
         let message = vec![own.clone(), own_mean.clone() * own.clone()];

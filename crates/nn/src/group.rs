@@ -7,7 +7,7 @@ use burn::prelude::Tensor;
 /// The ranks over which a module computes, seen from one of them.
 ///
 /// A model holds it as `Arc<dyn StatisticsGroup>` and calls it inside its forward and backward
-/// passes. Neither can return an error, so the group keeps errors visible: once an exchange has
+/// passes. Neither can return an error, so the group keeps errors visible: once a collective has
 /// failed or [`StatisticsGroup::abort`] was called, something that the training step does after
 /// them (synchronising gradients, say) must fail with the reason, on every rank.
 ///
@@ -32,7 +32,7 @@ pub trait StatisticsGroup: Send + Sync + Debug {
     /// order, and all must get the same bits: modules decide by them what to exchange next.
     ///
     /// # Errors
-    /// [`SyncError::Exchange`] if the ranks cannot be reached. `values` may then hold anything.
+    /// [`SyncError::Collective`] if the ranks cannot be reached. `values` may then hold anything.
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError>;
 
     /// Sums that stay on their devices, where the ranks have such: batch norms then compute there, and this thread waits
@@ -68,7 +68,7 @@ pub trait DeviceAllReduce: Send + Sync + Debug {
     /// get the same bits.
     ///
     /// # Errors
-    /// [`SyncError::Exchange`] if the ranks cannot be reached.
+    /// [`SyncError::Collective`] if the ranks cannot be reached.
     fn all_reduce(&self, numbers: Tensor<1>) -> Result<Tensor<1>, SyncError>;
 }
 
@@ -98,15 +98,15 @@ pub enum LossReduction {
 /// # mod everburn { pub use everburn_nn as nn; }
 /// use everburn::nn::SyncError;
 ///
-/// let error = SyncError::Exchange { reason: "rank 2 has ended".into() };
+/// let error = SyncError::Collective { reason: "rank 2 has ended".into() };
 /// assert_eq!(error.to_string(), "rank 2 has ended");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyncError {
-    /// The exchange between the ranks failed.
+    /// A collective of the ranks failed.
     #[error("{reason}")]
-    Exchange {
+    Collective {
         /// The group's own error.
         reason: String,
     },

@@ -81,7 +81,7 @@
 //!   parameters and activations there.
 //! - [`checkpoint()`] runs a segment of a model without keeping its activations, and once more in the
 //!   backward pass; [`checkpointed_forward`] does it for a model [`InBlocks`].
-//! - [`Recording`] is work that a GPU has recorded, and replays as one launch.
+//! - [`CapturedGraph`] is work that a GPU has captured, and replays as one launch.
 //!
 //! ```
 //! # mod everburn { pub use everburn_nn as nn; }
@@ -132,9 +132,10 @@ mod all_reduce;
 mod backward_step;
 mod batch_norm;
 mod blocks;
+mod captured_graph;
+mod checked_all_reduce;
 mod conversion;
 mod device_statistics;
-mod exchange;
 mod group;
 mod layers;
 mod linear;
@@ -145,7 +146,6 @@ mod placement;
 mod precision;
 mod rank_ops;
 mod recompute;
-mod recording;
 pub mod split_backward;
 mod statistics;
 mod targets;
@@ -162,6 +162,7 @@ pub use blocks::{
     Activation, ActivationError, AnyActivation, BlockError, Blocks, InBlocks, ParameterPath,
     parameter_paths,
 };
+pub use captured_graph::{CaptureError, CapturedGraph};
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 #[cfg(feature = "flex")]
 pub use everburn_kernels::{Adam, WeightDecay};
@@ -187,7 +188,6 @@ pub use recompute::{
     checkpointed_forward, checkpointed_run, has_parameter_source, recomputing,
     with_parameters_from,
 };
-pub use recording::{Recording, RecordingError};
 pub use targets::{IndexOf, WrongTarget, with_checked_targets};
 pub use tensor_parallel::{
     ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,

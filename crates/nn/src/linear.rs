@@ -97,13 +97,13 @@ impl Linear {
         match &self.part {
             Some(part) if part.shard == TensorShard::Row => {
                 let own = linear(input, self.linear.weight.val(), None);
-                let sum = part.collect(own);
+                let sum = part.reduce_from_ranks(own);
                 match &self.linear.bias {
                     Some(bias) => sum + bias.val().unsqueeze(),
                     None => sum,
                 }
             }
-            Some(part) => self.forward_alone(part.spread(input)),
+            Some(part) => self.forward_alone(part.copy_to_ranks(input)),
             None => self.forward_alone(input),
         }
     }
@@ -121,7 +121,7 @@ impl Linear {
     ) -> [Tensor<D>; N] {
         match layers.first().and_then(|layer| layer.column_part()) {
             Some(first) if layers.iter().all(|layer| layer.column_part().is_some()) => {
-                let input = first.spread(input);
+                let input = first.copy_to_ranks(input);
                 layers.map(|layer| layer.forward_alone(input.clone()))
             }
             _ => layers.map(|layer| layer.forward(input.clone())),

@@ -28,7 +28,9 @@ use burn::prelude::Tensor;
 use burn::tensor::{DType, FloatDType, Scalar, Shape};
 
 use crate::all_reduce::{of_row, read, row_of, upload};
-use crate::exchange::{LayerCall, Pass, sum_on_device, sum_over_ranks};
+use crate::checked_all_reduce::{
+    LayerCall, Pass, checked_all_reduce, checked_all_reduce_on_device,
+};
 use crate::group::{LossReduction, StatisticsGroup, SyncError};
 
 /// How many elements each channel has over all ranks.
@@ -68,7 +70,7 @@ impl GlobalBatch {
             weight => sum * weight,
         });
         let weighted = weighted.collect::<Vec<_>>();
-        let mut sums = sum_over_ranks(&self.group, self.layer_call, Pass::Backward, &weighted)?;
+        let mut sums = checked_all_reduce(&self.group, self.layer_call, Pass::Backward, &weighted)?;
         // Nobody's gradients come from a rank without samples.
         let divisor = elements * self.weight;
         let scale = |sum: &mut f64| *sum = if divisor > 0.0 { *sum / divisor } else { 0.0 };
@@ -84,14 +86,14 @@ impl GlobalBatch {
     ) -> Result<Tensor<1>, SyncError> {
         let Some(ranks) = self.group.on_device() else {
             let reason = "the ranks have lost their sums on devices".to_owned();
-            return Err(SyncError::Exchange { reason });
+            return Err(SyncError::Collective { reason });
         };
         let weighted = match self.weight {
             0.0 => sums.zeros_like(),
             weight => sums.mul_scalar(weight),
         };
         let own = self.layer_call.values(Pass::Backward);
-        let sums = sum_on_device(ranks, self.group.world_size(), &own, weighted)?;
+        let sums = checked_all_reduce_on_device(ranks, self.group.world_size(), &own, weighted)?;
         Ok(match self.weight > 0.0 {
             true => sums / elements.clone().mul_scalar(self.weight),
             false => sums.zeros_like(),
@@ -221,7 +223,7 @@ where
     fn means_over_ranks(&self, channels: &Channels, batch: &GlobalBatch) -> [FloatTensor<B>; 2] {
         let (device, dtype) = (self.output.device(), self.output.dtype());
         let means = match &batch.elements {
-            Elements::Known(elements) => self.exchange(batch, *elements),
+            Elements::Known(elements) => self.means_in_host_memory(batch, *elements),
             Elements::OnDevice(elements) => {
                 return self.means_on_device(channels, batch, elements);
             }
@@ -259,7 +261,11 @@ where
         })
     }
 
-    fn exchange(&self, batch: &GlobalBatch, elements: f64) -> Result<Vec<f64>, SyncError> {
+    fn means_in_host_memory(
+        &self,
+        batch: &GlobalBatch,
+        elements: f64,
+    ) -> Result<Vec<f64>, SyncError> {
         let sums = if self.elements == 0 {
             // The mean of nothing is not a number.
             vec![0.0; self.means.shape().num_elements()]

@@ -12,7 +12,7 @@ use burn::tensor::{DType, TensorData};
 
 use crate::all_reduce::unread;
 use crate::batch_norm::Membership;
-use crate::exchange::{Pass, sum_over_ranks};
+use crate::checked_all_reduce::{Pass, checked_all_reduce};
 use crate::group::SyncError;
 
 /// The largest square of the mean, in variances, for which the difference of sums is taken: it
@@ -68,7 +68,7 @@ impl Statistics {
         let local = Self::local(input, membership)?;
         let layer_call = membership.layer_call(call);
         let sum =
-            |pass, values: &[f64]| sum_over_ranks(&membership.group, layer_call, pass, values);
+            |pass, values: &[f64]| checked_all_reduce(&membership.group, layer_call, pass, values);
 
         let mut message = vec![local.elements];
         message.extend(local.mean.iter().map(|mean| local.elements * mean));

@@ -151,7 +151,7 @@ impl Pipeline {
     /// the copies that [`PipelinePass::model`] gives send them.
     ///
     /// # Errors
-    /// [`PipelineError`] if the exchange fails, or what came from another stage does not fit.
+    /// [`PipelineError`] if a collective fails, or what came from another stage does not fit.
     pub fn run<M: Module + 'static, I, O>(
         &self,
         blocks: &Blocks<M, I, O>,

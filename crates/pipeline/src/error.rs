@@ -11,15 +11,15 @@ use everburn_schedules::{Action, ScheduleError};
 /// use everburn::pipeline::PipelineError;
 ///
 /// /// Whether another rank may be the cause.
-/// fn is_exchange(error: &PipelineError) -> bool {
+/// fn comes_from_others(error: &PipelineError) -> bool {
 ///     matches!(error, PipelineError::Collective(_) | PipelineError::Received { .. })
 /// }
-/// assert!(!is_exchange(&PipelineError::NotFinite));
+/// assert!(!comes_from_others(&PipelineError::NotFinite));
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// The exchange between the ranks failed.
+    /// A collective of the ranks failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     /// There is no such schedule.

@@ -105,7 +105,7 @@ impl SharedParameters {
     /// Adds up the gradients of shared parameters over the ranks that hold them.
     ///
     /// # Errors
-    /// [`PipelineError`] if the exchange fails or a gradient cannot be read.
+    /// [`PipelineError`] if a collective fails or a gradient cannot be read.
     pub fn sum<M: Module>(
         &self,
         model: &M,
@@ -127,7 +127,7 @@ impl SharedParameters {
     /// Checks that the ranks which share a parameter hold the same numbers. All of them call it.
     ///
     /// # Errors
-    /// [`PipelineError::Parameter`], on all of them, if they do not; [`PipelineError`] if the exchange fails.
+    /// [`PipelineError::Parameter`], on all of them, if they do not; [`PipelineError`] if a collective fails.
     pub fn verify<M: Module>(&self, model: &M) -> Result<(), PipelineError> {
         let mut visitor = Verify {
             groups: &self.groups,

@@ -28,7 +28,7 @@ fn unmaterialised<const D: usize>(param: &Param<Tensor<D>>) -> Param<Tensor<D>> 
 /// the same id on all ranks. All ranks call it, with the same model and holders.
 ///
 /// # Errors
-/// [`PipelineError`] if the exchange fails, or the ranks' models differ.
+/// [`PipelineError`] if a collective fails, or the ranks' models differ.
 pub fn distribute<M: Module>(
     model: M,
     group: &ProcessGroup,
@@ -75,7 +75,7 @@ fn transfer<M: Module>(
 /// See [`distribute`] for `holders`. All ranks call it.
 ///
 /// # Errors
-/// [`PipelineError`] if the exchange fails, or a parameter cannot be read.
+/// [`PipelineError`] if a collective fails, or a parameter cannot be read.
 pub fn gather<M: Module>(
     model: M,
     group: &ProcessGroup,

@@ -18,7 +18,7 @@ use crate::network::{Kind, Message, Network};
 const HANDSHAKE: Duration = Duration::from_micros(200);
 
 /// A message of an all-reduce and the work on it, of which there are two per doubling.
-const EXCHANGE: Duration = Duration::from_micros(150);
+const MESSAGE: Duration = Duration::from_micros(150);
 
 /// The cause that a rank sees when the kernel closes the connection of a killed peer.
 const CLOSED: &str = "its connection broke off";
@@ -197,7 +197,7 @@ impl Mesh {
                 this.on(rank, simulation::wake);
             }
         };
-        self.kernel.after(EXCHANGE * 2 * doublings, Box::new(made));
+        self.kernel.after(MESSAGE * 2 * doublings, Box::new(made));
     }
 
     /// All ranks leave after this step, for others to join.

@@ -42,7 +42,7 @@ use crate::config::TrainingConfig;
 use crate::config::best_by::BestBy;
 use crate::config::loss_scaling::LossScaling;
 use crate::config::optimizer::OptimizerKind;
-use crate::config::schedule::{Schedule, ScheduleNumbers};
+use crate::config::schedule::{LrSchedule, ScheduleNumbers};
 use crate::data_fingerprint::DataFingerprint;
 use crate::error::TrainError;
 use crate::metrics::step_report::StepCost;
@@ -88,7 +88,7 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub parameter_groups: String,
     /// The schedule of the learning rate.
-    pub schedule: Schedule,
+    pub schedule: LrSchedule,
     /// The numbers of that.
     #[serde(default)]
     pub schedule_numbers: ScheduleNumbers,

@@ -46,7 +46,7 @@ use crate::config::optimizer::OptimizerConfig;
 use crate::config::parameter_groups::Parameters;
 use crate::config::precision::Precision;
 use crate::config::read_metrics::ReadMetrics;
-use crate::config::schedule::{Schedule, ScheduleNumbers, initialised};
+use crate::config::schedule::{LrSchedule, ScheduleNumbers, initialised};
 use crate::config::sync_interval::SyncInterval;
 use crate::error::TrainError;
 use crate::seeds::mix;
@@ -168,8 +168,8 @@ pub struct TrainingConfig {
     #[serde(skip_serializing_if = "Chaos::is_none")]
     pub chaos: Chaos,
     /// The schedule of the learning rate: constant, cosine, linear or step [default: constant].
-    #[arg(long = "lr-schedule", value_parser = kebab::<Schedule>)]
-    pub schedule: Schedule,
+    #[arg(long = "lr-schedule", value_parser = kebab::<LrSchedule>)]
+    pub schedule: LrSchedule,
     /// The numbers of the schedule. They are always written: a task's preset may have others.
     #[arg(skip)]
     pub schedule_numbers: ScheduleNumbers,
@@ -249,7 +249,7 @@ impl Default for TrainingConfig {
             compare_every: 100,
             on_divergence: OnDivergence::default(),
             chaos: Chaos::default(),
-            schedule: Schedule::Constant,
+            schedule: LrSchedule::Constant,
             schedule_numbers: ScheduleNumbers::default(),
             sync: SyncInterval::Step,
             outer: OuterConfig::default(),

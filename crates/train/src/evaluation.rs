@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{TEST_LOSS, TrainError};
 use crate::metrics::layout::MetricAgreement;
-use crate::metrics::step_exchange::{LocalReply, Votes};
+use crate::metrics::step_reduction::{LocalReply, Votes};
 use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::MetricSums;
 use crate::metrics::virtual_sums::VirtualSums;

@@ -9,7 +9,7 @@ use everburn_record::TrainingReport;
 
 use crate::error::TrainError;
 use crate::metrics::line::MetricLine;
-use crate::strategy::Run;
+use crate::training_loop::Run;
 
 /// Why a hook failed. Any error goes into it by `?`.
 ///

@@ -21,7 +21,7 @@
 //! | [`checkpoint`] | how an interrupted run continues |
 //! | [`load_state_dict`], [`save_state_dict`] | weights from PyTorch and for it |
 //! | [`renderer`] | what a run looks like |
-//! | [`Samples`], [`Generation`] | what a language model writes, while it trains and after |
+//! | [`Samples`], [`GenerationConfig`] | what a language model writes, while it trains and after |
 
 pub mod checkpoint;
 mod config;
@@ -37,9 +37,9 @@ mod parallel;
 mod record;
 pub mod renderer;
 mod seeds;
-mod strategy;
 mod task;
 mod trainer;
+mod training_loop;
 
 pub use burn_train::Interrupter;
 pub use checkpoint::adapter::Adapter;
@@ -71,7 +71,7 @@ pub use config::parallel::{ParallelConfig, ParallelError, Parallelism, StageSpli
 pub use config::parameter_groups::{ParameterGroup, Patterns};
 pub use config::precision::Precision;
 pub use config::read_metrics::ReadMetrics;
-pub use config::schedule::{Schedule, ScheduleNumbers};
+pub use config::schedule::{LrSchedule, ScheduleNumbers};
 pub use config::sync_interval::SyncInterval;
 pub use config::{EarlyStopping, TrainingConfig};
 pub use data_fingerprint::DataFingerprint;
@@ -96,7 +96,7 @@ pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::draw::draw_parameters;
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use model::finite::{DivergenceSign, NotFiniteInput};
-pub use model::generation::{Generation, TokenStream, whole_text};
+pub use model::generation::{GenerationConfig, TokenStream, whole_text};
 pub use model::labels::WrongLabel;
 pub use model::objective::{
     ClassTargets, Classification, Loss, MaskedNextToken, NextToken, Objective,
@@ -113,7 +113,6 @@ pub use parallel::model::ParallelModel;
 pub use record::live_file::RankStatuses;
 pub use record::run_directory::RunDirectory;
 pub use record::run_lock::RunLock;
-pub use strategy::Run;
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,
     LoadedData, MeshModel, ModelBlocks, NoSettings, OnDevice, OtherClasses, Predict, Predictor,
@@ -123,3 +122,4 @@ pub use trainer::{
     BatchSizeLimit, BatchSizeSearch, ComputeSeconds, FreeMemory, LearningRateRange,
     LearningRateSweep, PredictionInput, SweepPoint, Trainer, TrainingData, TriedBatchSize, WarmUp,
 };
+pub use training_loop::Run;

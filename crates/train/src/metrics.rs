@@ -4,7 +4,7 @@ pub(crate) mod layout;
 pub(crate) mod line;
 pub(crate) mod named_sum;
 pub(crate) mod rank_times;
-pub(crate) mod step_exchange;
+pub(crate) mod step_reduction;
 pub(crate) mod step_report;
 pub(crate) mod sums;
 pub(crate) mod virtual_sums;

@@ -94,7 +94,7 @@ pub struct Trainer {
     pub evaluation_batch: usize,
     /// By which way gradients travel that are on GPUs; `None` for [`Ddp::new`](everburn_distributed::Ddp::new)'s
     /// own choice.
-    pub exchange: Option<Arc<Connector>>,
+    pub connector: Option<Arc<Connector>>,
     /// How the training continues when ranks are lost or come; by default it ends then. The first group is
     /// [`Regroup::group`](crate::Regroup::group); every rank needs the run directory, because any may become rank 0.
     pub elasticity: Elasticity,
@@ -144,7 +144,7 @@ impl Trainer {
             stop: StopSignal::default(),
             model_name: "model".to_string(),
             evaluation_batch: EVALUATION_BATCH,
-            exchange: None,
+            connector: None,
             elasticity: Elasticity::default(),
             begun_before: false,
             class_names: Vec::new(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
-use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, Waits};
+use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, NcclWait};
 use everburn_nccl::DeviceBuffer;
 use everburn_nccl_fake::{ComputeStream, FakeCluster, Number};
 
@@ -158,7 +158,7 @@ pub fn on_cluster(
     connector: Connector,
     cluster: &Arc<FakeCluster>,
     rank: usize,
-    waits: Waits,
+    waits: NcclWait,
 ) -> Connector {
     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
     let gpu = cluster.gpu(rank);

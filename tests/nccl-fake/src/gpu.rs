@@ -9,7 +9,7 @@ use everburn_nccl::api::{Communicator, Event, NcclApi, Operation, Stream, Unique
 use everburn_nccl::{LibraryError, NcclVersion, Status, Vendor};
 use everburn_record::sync::{lock, wait_while};
 
-use crate::exchange::Fabric;
+use crate::fabric::Fabric;
 use crate::fault::Fault;
 use crate::stream::{FakeEvent, FakeStream, PATIENCE};
 
@@ -100,7 +100,7 @@ impl FakeGpu {
             return Status::InvalidArgument;
         };
         let fabric = self.fabric.clone();
-        stream.give(move || fabric.exchange(communicator, number, &operation));
+        stream.give(move || fabric.run(communicator, number, &operation));
         Status::Success
     }
 

@@ -5,7 +5,7 @@
 //! [`NcclApi`]. [`Fault`] is what can be made to go wrong. Like NCCL, the stand-in waits for ever for a
 //! rank that does not come, and does not compare what ranks call.
 
-mod exchange;
+mod fabric;
 mod fault;
 mod gpu;
 mod memory;
@@ -22,7 +22,7 @@ use everburn_nccl::api::NcclApi;
 use everburn_nccl::{DeviceBuffer, NcclBackend, Status};
 use everburn_record::sync::lock;
 
-use self::exchange::Fabric;
+use self::fabric::Fabric;
 pub use self::fault::Fault;
 use self::gpu::FakeGpu;
 pub use self::number::Number;

@@ -3,8 +3,8 @@
 //! Which test is about which flag says `docs/flags.md`; that none is forgotten is checked where the table is, in
 //! `crates/cli/src/flag_table.rs`.
 
+mod communication;
 mod evaluation;
-mod exchange;
 mod finders;
 mod fine_tuning;
 mod input;

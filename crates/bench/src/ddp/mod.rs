@@ -27,7 +27,7 @@ use crate::rounds::Rounds;
 impl Bench for DdpBench {
     const NAME: &'static str = "ddp";
     const ABOUT: &'static str =
-        "a step's compute and exchange, one after the other and overlapped; --link 1gbit";
+        "a step's compute and communication, one after the other and overlapped; --link 1gbit";
 
     type Results = DdpResults;
 
@@ -85,9 +85,9 @@ fn measure_all(
 ) -> Result<DdpResults, Failure> {
     let batch = match options.batch {
         Some(batch) => batch,
-        None => balanced_batch(&mut run, |batch, compute, exchange| {
+        None => balanced_batch(&mut run, |batch, compute, communication| {
             eprintln!(
-                "[batch {batch}] compute {compute:.1} ms beside {exchange:.1} ms of exchange"
+                "[batch {batch}] compute {compute:.1} ms beside {communication:.1} ms of communication"
             );
         })?,
     };
@@ -158,7 +158,7 @@ mod tests {
         Machine {
             fixed: 10.0,
             each: 2.0,
-            exchange: 200.0,
+            communication: 200.0,
             runs: Vec::new(),
         }
     }

@@ -155,10 +155,10 @@ pub(super) struct Rate {
     pub(super) steps: usize,
 }
 
-/// What an exchange of gradients costs of a step.
+/// What the communication of gradients costs of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct ExchangeCost {
-    /// By what part a step takes longer with the exchange: the median of the turns.
+pub(super) struct CommunicationCost {
+    /// By what part a step takes longer with the communication: the median of the turns.
     pub(super) share: f64,
     /// The median step without it, in milliseconds.
     pub(super) step_ms: f64,

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use super::GpuCheckArguments;
 use super::apart::{self, furthest};
 use super::order::{
-    Benchmarked, CheckedModel, ExchangeCost, Numbers, Part, Plant, PrintedLosses, Rate, Replayed,
-    SEED, rounding, rounds_factors,
+    Benchmarked, CheckedModel, CommunicationCost, Numbers, Part, Plant, PrintedLosses, Rate,
+    Replayed, SEED, rounding, rounds_factors,
 };
 use super::peers;
 use super::plan::{self, Task, Work};
@@ -309,7 +309,7 @@ impl Check<'_> {
 
     /// By how much a step is slower whose gradients go through NCCL, though nobody else has any.
     fn nccl_cost(&self, limit: Duration) -> std::io::Result<CheckResult> {
-        let found = self.found::<ExchangeCost>(Part::NcclCost, limit)?;
+        let found = self.found::<CommunicationCost>(Part::NcclCost, limit)?;
         Ok(found.map(|found| {
             let note = format!(
                 "gpt2-124m, {:.1} ms per step without; the median of turns of {} steps",

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write as _, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
-use everburn_train::Generation;
+use everburn_train::GenerationConfig;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WritingFlags {
@@ -74,8 +74,8 @@ pub(crate) fn for_terminal(text: &str) -> Cow<'_, str> {
 }
 
 impl WritingFlags {
-    pub(crate) fn generation(&self) -> Generation {
-        Generation {
+    pub(crate) fn generation(&self) -> GenerationConfig {
+        GenerationConfig {
             tokens: self.tokens,
             temperature: self.temperature,
             top_k: self.top_k,

@@ -36,7 +36,7 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
     assert_eq!(config.training.epochs, 7, "from the file");
     assert_eq!(
         config.training.schedule,
-        everburn_train::Schedule::Constant,
+        everburn_train::LrSchedule::Constant,
         "file over preset"
     );
     assert_eq!(
@@ -49,7 +49,7 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
 #[test]
 fn a_preset_wins_over_the_defaults() {
     let config = RunConfig::resolve(&arguments("mnist-bn"), None).unwrap();
-    assert_eq!(config.training.schedule, everburn_train::Schedule::Cosine);
+    assert_eq!(config.training.schedule, everburn_train::LrSchedule::Cosine);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn pipeline_is_short_for_a_mesh() {
 fn schedules_of_both_kinds_go_by_one_flag() {
     let line = "mnist --ranks 2 --pipeline 2 --pipeline-schedule gpipe --lr-schedule linear";
     let config = RunConfig::resolve(&arguments(line), None).unwrap();
-    assert_eq!(config.training.schedule, everburn_train::Schedule::Linear);
+    assert_eq!(config.training.schedule, everburn_train::LrSchedule::Linear);
     assert_eq!(resolve(&config).unwrap().schedule.name(), "gpipe");
     let twice = refused("mnist --ranks 2 --pipeline 2 --schedule gpipe --pipeline-schedule 1f1b");
     twice.assert_contains(["--pipeline-schedule is given twice"]);

@@ -84,11 +84,11 @@ impl Estimate {
             let own = stages.iter().map(|stage| cuts[*stage].clone());
             let own = own.collect::<Vec<_>>();
             let buckets = buckets(config, mesh, model, &own);
-            let exchange = |bytes| seconds_of_all_reduce(mesh.data, bytes, figures.link);
-            let all = buckets.iter().map(|bytes| exchange(*bytes)).sum::<f64>();
+            let all_reduce = |bytes| seconds_of_all_reduce(mesh.data, bytes, figures.link);
+            let all = buckets.iter().map(|bytes| all_reduce(*bytes)).sum::<f64>();
             exposed = exposed.max(match config.training.overlap {
                 true => {
-                    let last = buckets.last().map_or(0.0, |bytes| exchange(*bytes));
+                    let last = buckets.last().map_or(0.0, |bytes| all_reduce(*bytes));
                     last.max(all - hiding(&schedule, position, &costs))
                 }
                 false => all,
@@ -174,10 +174,10 @@ pub(super) fn blocks(
     let bytes = |a_sample: u64| a_sample.saturating_mul(samples as u64);
     let mut input_bytes = 0;
     let link = figures.link;
-    let exchange = |bytes| seconds_of_all_reduce(model.layers.ranks(), bytes, link);
+    let all_reduce = |bytes| seconds_of_all_reduce(model.layers.ranks(), bytes, link);
     let block = |(index, figures): (usize, &super::figures::BlockFigures)| {
         let share = model.layers.share_of_work(model.of_block(index));
-        let exchanges = model.layers.exchanges(model.of_block(index));
+        let all_reduces = model.layers.all_reduces(model.of_block(index));
         let times = times * share;
         let kept = |a_sample: u64| (bytes(a_sample) as f64 * share).round() as u64;
         let backward = figures.backward() * times;
@@ -191,8 +191,8 @@ pub(super) fn blocks(
             output_bytes: bytes(figures.output_bytes),
             ..Block::of_forward(figures.name.clone(), figures.forward * times)
         };
-        block.forward += exchanges.outputs as f64 * exchange(bytes(figures.output_bytes));
-        block.backward_input += exchanges.inputs as f64 * exchange(bytes(input_bytes));
+        block.forward += all_reduces.outputs as f64 * all_reduce(bytes(figures.output_bytes));
+        block.backward_input += all_reduces.inputs as f64 * all_reduce(bytes(input_bytes));
         if let Some(every) = every {
             // The first block of a segment keeps what comes in, the others nothing; all run again.
             block.activation_bytes = match index % every.get() {
@@ -224,9 +224,9 @@ fn working_set(config: &RunConfig, samples: usize, figures: &Figures) -> u64 {
 fn layers_sent(samples: usize, model: &ModelInBlocks, figures: &Figures) -> Vec<u64> {
     let mut input_bytes = 0;
     let blocks = figures.blocks.iter().enumerate().map(|(index, block)| {
-        let exchanges = model.layers.exchanges(model.of_block(index));
-        let bytes = exchanges.outputs as u64 * block.output_bytes
-            + exchanges.inputs as u64 * std::mem::replace(&mut input_bytes, block.output_bytes);
+        let all_reduces = model.layers.all_reduces(model.of_block(index));
+        let bytes = all_reduces.outputs as u64 * block.output_bytes
+            + all_reduces.inputs as u64 * std::mem::replace(&mut input_bytes, block.output_bytes);
         all_reduce_bytes(model.layers.ranks(), bytes.saturating_mul(samples as u64))
     });
     blocks.collect()

@@ -12,9 +12,9 @@ pub(super) struct SharedLayers {
     dims: HashMap<String, usize>,
 }
 
-/// What a block's layers exchange for a micro-batch.
+/// The all-reduces of a block's layers for a micro-batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Exchanges {
+pub(super) struct AllReduces {
     /// Sums of what goes out, in the forward pass.
     pub(super) outputs: usize,
     /// Sums of the gradients of what comes in, in the backward pass.
@@ -60,12 +60,12 @@ impl SharedLayers {
         }
     }
 
-    /// What a block with these `parameters` exchanges. Layers cut by what comes in follow layers cut by
+    /// The all-reduces of a block with these `parameters`. Layers cut by what comes in follow layers cut by
     /// what goes out, several of which may share an input, as in an attention.
-    pub(super) fn exchanges<'a>(
+    pub(super) fn all_reduces<'a>(
         &self,
         parameters: impl Iterator<Item = &'a ParameterPath>,
-    ) -> Exchanges {
+    ) -> AllReduces {
         let (mut rows, mut columns) = (0, 0);
         for parameter in parameters.filter(|parameter| parameter.shape.len() > 1) {
             match self.dims.get(&parameter.path) {
@@ -74,7 +74,7 @@ impl SharedLayers {
                 None => {}
             }
         }
-        Exchanges {
+        AllReduces {
             outputs: rows,
             inputs: if rows > 0 {
                 rows.min(columns)
@@ -118,9 +118,9 @@ mod tests {
         assert_eq!(layers.shape(&parameters[3]), [2, 3]);
         let share = layers.share_of_work(parameters.iter());
         assert!((share - 26.0 / 48.0).abs() < 1e-9, "{share}");
-        let exchanges = layers.exchanges(parameters.iter());
-        assert_eq!((exchanges.outputs, exchanges.inputs), (1, 1));
-        let only = layers.exchanges(parameters[..2].iter());
+        let all_reduces = layers.all_reduces(parameters.iter());
+        assert_eq!((all_reduces.outputs, all_reduces.inputs), (1, 1));
+        let only = layers.all_reduces(parameters[..2].iter());
         assert_eq!((only.outputs, only.inputs), (0, 1));
         let none = SharedLayers::default();
         assert_eq!(none.share_of_work(parameters.iter()), 1.0);

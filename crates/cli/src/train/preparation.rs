@@ -18,7 +18,7 @@ use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::trained::{decided_otherwise, require_settings_of_run};
 use crate::{
-    devices, gradient_exchange, launching, mesh, model_parallel, monitor, recording, weights,
+    devices, gradient_backend, launching, mesh, model_parallel, monitor, recording, weights,
 };
 
 /// What every rank is started with: the resolved configuration, and nothing that could resolve to
@@ -304,7 +304,7 @@ pub(super) fn check(
             counted(cores.get(), "core")
         );
     }
-    gradient_exchange::check(config)?;
+    gradient_backend::check(config)?;
     model_parallel::check_model(config)?;
     mesh::check(config)?;
     let ranks = RankFlags {

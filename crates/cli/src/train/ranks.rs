@@ -13,7 +13,7 @@ use everburn_train::{AnyModel, Patterns, WithInitialValues, open_state_dict_exce
 use super::RankJob;
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::{devices, gradient_exchange, rank};
+use crate::{devices, gradient_backend, rank};
 
 /// This process is one rank. `false` if the user has stopped it.
 pub(super) fn train_one_rank(job: &RankJob<'_>, trainer: Trainer) -> Result<bool, CliError> {
@@ -106,10 +106,10 @@ pub(super) fn train_on_threads(
         |group, device| {
             let run = (group.rank() == 0).then(|| run.clone());
             let name = devices::name_of_rank(&config.ranks.devices, group.rank());
-            let own = gradient_exchange::connector(config, name)
+            let own = gradient_backend::connector(config, name)
                 .map_err(|error| TrainError::Config(error.to_string()))?;
             let trainer = Trainer {
-                exchange: Some(Arc::new(own)),
+                connector: Some(Arc::new(own)),
                 ..job.trainer(group, device.clone(), run)
             };
             match job.fit_task(trainer, model.clone().fork(&device)) {

@@ -33,7 +33,7 @@ mod dissemination;
 mod element;
 mod engine;
 mod error;
-mod exchange;
+mod execution;
 mod failing;
 mod flight;
 mod names;

@@ -122,7 +122,7 @@ fn check_reductions<T: Sample>(group: &ProcessGroup, length: usize) {
     }
 }
 
-fn check_exchanges<T: Sample>(group: &ProcessGroup, length: usize) {
+fn check_transfers<T: Sample>(group: &ProcessGroup, length: usize) {
     let (rank, size) = (group.rank(), group.world_size());
     let mine = || samples::<T>(rank, length);
     let all: Vec<Vec<T>> = (0..size).map(|rank| samples(rank, length)).collect();
@@ -164,7 +164,7 @@ fn check_exchanges<T: Sample>(group: &ProcessGroup, length: usize) {
 fn check_type<T: Sample>(group: &ProcessGroup) {
     for length in [0, 1, 1003] {
         check_reductions::<T>(group, length);
-        check_exchanges::<T>(group, length);
+        check_transfers::<T>(group, length);
     }
 }
 
@@ -198,7 +198,7 @@ fn every_operation_with_the_algorithms_in_rank_order() {
 fn large_messages() {
     for size in SIZES {
         on_every_wire(size, |group| {
-            check_exchanges::<f32>(&group, 300_000);
+            check_transfers::<f32>(&group, 300_000);
             for op in [ReduceOp::Sum, ReduceOp::Mean] {
                 let expected = reduced::<f32>(op, size, 300_000);
                 let result = group.all_reduce(samples(group.rank(), 300_000), op).wait();

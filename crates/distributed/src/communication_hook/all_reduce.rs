@@ -1,8 +1,7 @@
 //! Gradients as they are.
 
-use everburn_collectives::group::{CollectiveError, ProcessGroup};
+use everburn_collectives::group::{CollectiveError, Element, ProcessGroup, ReduceOp};
 
-use super::exchange::sum_over_ranks;
 use super::{CommunicationHook, GradientBucket};
 
 /// Sums the gradients as they are, in `f32`: what happens without a hook.
@@ -33,4 +32,13 @@ impl CommunicationHook for AllReduce {
     ) -> Result<u64, CollectiveError> {
         sum_over_ranks(group, bucket.values)
     }
+}
+
+/// Replaces `values` by their sum over all ranks and returns their size in bytes: the one collective of all hooks.
+pub(crate) fn sum_over_ranks<T: Element>(
+    group: &ProcessGroup,
+    values: &mut [T],
+) -> Result<u64, CollectiveError> {
+    group.all_reduce_in_place(values, ReduceOp::Sum)?;
+    Ok(size_of_val(values) as u64)
 }

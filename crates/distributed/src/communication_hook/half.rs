@@ -29,7 +29,7 @@ use everburn_collectives::group::{CollectiveError, Element, ProcessGroup};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::exchange::sum_over_ranks;
+use super::all_reduce::sum_over_ranks;
 use super::{CommunicationHook, GradientBucket};
 
 /// Where the scaling puts the largest sum: in `2^8 .. 2^9`. To the greatest `f16`, just below

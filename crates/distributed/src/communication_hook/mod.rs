@@ -19,7 +19,6 @@
 
 mod all_reduce;
 mod config;
-mod exchange;
 mod half;
 mod power_sgd;
 
@@ -28,8 +27,8 @@ use std::fmt;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 
 pub use self::all_reduce::AllReduce;
+pub(crate) use self::all_reduce::sum_over_ranks;
 pub use self::config::{CommunicationHookConfig, DEFAULT_START_AFTER};
-pub(crate) use self::exchange::sum_over_ranks;
 pub use self::half::{Bf16, Fp16};
 pub(crate) use self::half::{HalfType, power_of_two, sum_rounded};
 pub use self::power_sgd::PowerSgd;

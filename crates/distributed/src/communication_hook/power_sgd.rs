@@ -44,7 +44,7 @@ use everburn_collectives::group::{CollectiveError, ProcessGroup};
 
 use self::memory::{Memory, Shape};
 use self::orthonormal::orthonormalise;
-use super::exchange::sum_over_ranks;
+use super::all_reduce::sum_over_ranks;
 use super::{CommunicationHook, GradientBucket, ParameterSlot};
 
 /// Sends low-rank factors of the gradients' matrices, with error feedback (Vogels et al. 2019).
@@ -148,7 +148,7 @@ impl PowerSgd {
     }
 
     /// Steps 1 and 2: sums the left factors, and what is not compressed.
-    fn exchange_left(
+    fn all_reduce_left(
         &mut self,
         matrices: &mut [Matrix],
         values: &mut [f32],
@@ -185,7 +185,7 @@ impl PowerSgd {
     }
 
     /// Steps 3 and 4: sums the right factors into the message, keeping this rank's own.
-    fn exchange_right(
+    fn all_reduce_right(
         &mut self,
         matrices: &mut [Matrix],
         values: &[f32],
@@ -254,8 +254,8 @@ impl CommunicationHook for PowerSgd {
         if matrices.is_empty() {
             return sum_over_ranks(group, values);
         }
-        let left_bytes = self.exchange_left(&mut matrices, values, group)?;
-        let right_bytes = self.exchange_right(&mut matrices, values, group)?;
+        let left_bytes = self.all_reduce_left(&mut matrices, values, group)?;
+        let right_bytes = self.all_reduce_right(&mut matrices, values, group)?;
         self.decompress(matrices, values);
         Ok(left_bytes + right_bytes)
     }

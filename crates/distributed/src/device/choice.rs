@@ -1,4 +1,4 @@
-//! The backend of the gradient exchange: one choice for all ranks, from what is requested and available.
+//! The backend of gradients on GPUs: one choice for all ranks, from what is requested and available.
 
 use std::fmt;
 
@@ -115,7 +115,7 @@ impl Choice {
     /// # Errors
     /// [`DdpError::Backend`], on all ranks, if the requested backend is not available, or the ranks request
     /// different ones; [`DdpError::Object`] if a rank of another build requests what this one cannot read;
-    /// [`DdpError::Collective`] if the exchange fails.
+    /// [`DdpError::Collective`] if a collective fails.
     pub fn agree(
         group: &ProcessGroup,
         wanted: GradientBackend,

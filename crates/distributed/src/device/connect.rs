@@ -9,12 +9,12 @@ use everburn_nccl::api::NcclApi;
 use everburn_nccl::{LibraryError, NcclBackend};
 
 use super::choice::{Abilities, Choice, GradientBackend};
-use super::exchange::{DeviceExchange, DeviceMemory};
-use super::nccl::{NcclExchange, Waits};
+use super::communicator::{DeviceCommunicator, DeviceMemory};
+use super::nccl::{NcclCommunicator, NcclWait};
 use crate::error::DdpError;
 
 /// Connects the ranks of a group by NCCL.
-type ConnectNccl = dyn Fn(&ProcessGroup) -> Result<NcclExchange, DdpError> + Send + Sync;
+type ConnectNccl = dyn Fn(&ProcessGroup) -> Result<NcclCommunicator, DdpError> + Send + Sync;
 
 /// Chooses with the ranks that hold the same model how gradients travel, and connects them; again after each change of
 /// the process group.
@@ -55,11 +55,11 @@ impl Connector {
         mut self,
         open: impl Fn() -> Result<Arc<dyn NcclApi>, LibraryError> + Send + Sync + 'static,
         memory: Arc<dyn DeviceMemory>,
-        waits: Waits,
+        waits: NcclWait,
     ) -> Self {
-        let connect = move |group: &ProcessGroup| -> Result<NcclExchange, DdpError> {
+        let connect = move |group: &ProcessGroup| -> Result<NcclCommunicator, DdpError> {
             let backend = NcclBackend::connect(open(), group)?;
-            Ok(NcclExchange::new(backend, memory.clone(), waits))
+            Ok(NcclCommunicator::new(backend, memory.clone(), waits))
         };
         self.nccl = Some(Box::new(connect));
         self
@@ -74,12 +74,12 @@ impl Connector {
     pub fn connect(
         &self,
         group: &ProcessGroup,
-    ) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError> {
+    ) -> Result<Option<Arc<dyn DeviceCommunicator>>, DdpError> {
         let choice = Choice::agree(group, self.wanted, self.abilities.clone())?;
         let backend = choice.backend;
         let choice = Some(choice).filter(Choice::is_about_gpus);
-        let exchanges = group.world_size() > 1 || backend == GradientBackend::Nccl;
-        if let (0, true, Some(choice)) = (group.rank(), exchanges, &choice) {
+        let connects = group.world_size() > 1 || backend == GradientBackend::Nccl;
+        if let (0, true, Some(choice)) = (group.rank(), connects, &choice) {
             tracing::info!("ranks exchange tensors by {choice}");
         }
         *lock(&self.choice) = choice;

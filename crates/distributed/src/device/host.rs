@@ -14,7 +14,7 @@ use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use everburn_collectives::sync::lock;
 use everburn_collectives::worker::{Answer, Worker};
 
-use super::exchange::{DeviceExchange, PendingTensor};
+use super::communicator::{DeviceCommunicator, PendingTensor};
 use super::rounded::{HostSum, Rounding};
 use super::staging::{Staged, numbers_of, stage};
 use crate::communication_hook::CommunicationHookConfig;
@@ -23,20 +23,20 @@ use crate::worker_timeout::{AT_THE_END, WorkerTimeout, end};
 
 /// Adds buckets up through host memory.
 ///
-/// See [`DeviceExchange`] for an example.
+/// See [`DeviceCommunicator`] for an example.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn::distributed::{DeviceExchange, HostExchange};
+/// use everburn::distributed::{DeviceCommunicator, HostCommunicator};
 ///
-/// let exchange = HostExchange::start(ProcessGroup::alone(GroupOptions::default()))?;
-/// assert_eq!(exchange.name(), "host");
-/// exchange.settle()?;
+/// let communicator = HostCommunicator::start(ProcessGroup::alone(GroupOptions::default()))?;
+/// assert_eq!(communicator.name(), "host");
+/// communicator.settle()?;
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 #[derive(Debug)]
-pub struct HostExchange {
+pub struct HostCommunicator {
     group: ProcessGroup,
     worker: Worker<ProcessGroup>,
     failed: Failed,
@@ -48,7 +48,7 @@ pub struct HostExchange {
 /// Why the first bucket that could not be added up was not.
 type Failed = Arc<Mutex<Option<DdpError>>>;
 
-impl HostExchange {
+impl HostCommunicator {
     /// Starts a thread over `group`, which nobody else may use.
     ///
     /// # Errors
@@ -64,14 +64,14 @@ impl HostExchange {
     /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
     /// use burn::prelude::*;
     /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-    /// use everburn::distributed::{CommunicationHookConfig, DeviceExchange, HostExchange};
+    /// use everburn::distributed::{CommunicationHookConfig, DeviceCommunicator, HostCommunicator};
     ///
     /// let alone = ProcessGroup::alone(GroupOptions::default());
-    /// let exchange = HostExchange::with_hook(alone, CommunicationHookConfig::Bf16)?;
+    /// let communicator = HostCommunicator::with_hook(alone, CommunicationHookConfig::Bf16)?;
     /// let bucket = Tensor::<1>::from_floats([1.001, 2.0], &Device::flex());
-    /// let sum = exchange.begin(0, bucket)?.collect()?;
+    /// let sum = communicator.begin(0, bucket)?.collect()?;
     /// assert_eq!(sum.into_data().to_vec::<f32>().unwrap(), [1.0, 2.0]);
-    /// assert_eq!(exchange.take_bytes(), Some(4));
+    /// assert_eq!(communicator.take_bytes(), Some(4));
     /// # Ok::<(), everburn_distributed::DdpError>(())
     /// ```
     ///
@@ -104,7 +104,7 @@ impl HostExchange {
     }
 }
 
-impl DeviceExchange for HostExchange {
+impl DeviceCommunicator for HostCommunicator {
     fn name(&self) -> &'static str {
         self.rounding
             .as_ref()
@@ -119,7 +119,7 @@ impl DeviceExchange for HostExchange {
         let rounded = rounded.map(|rounding| rounding.begin(bucket, &numbers));
         let numbers = stage(numbers);
         let failed = self.failed.clone();
-        // The step may be given up, and nobody wait; the other ranks count on the exchange all the same.
+        // The step may be given up, and nobody wait; the other ranks count on the sum all the same.
         let sum = self.worker.ask(move |group: &mut ProcessGroup| {
             group.set_label(u32::try_from(bucket).ok());
             let sum = match rounded {
@@ -162,7 +162,7 @@ impl DeviceExchange for HostExchange {
     }
 }
 
-impl Drop for HostExchange {
+impl Drop for HostCommunicator {
     fn drop(&mut self) {
         let reason = "the thread that adds gradients up in host memory does not end";
         end(&mut self.worker, AT_THE_END, &self.group, reason);
@@ -235,41 +235,41 @@ mod tests {
     /// Longer than anything here takes.
     const GENEROUS: Duration = Duration::from_secs(60);
 
-    fn refused(exchange: &HostExchange) -> String {
+    fn refused(communicator: &HostCommunicator) -> String {
         let numbers = Tensor::<1>::from_floats([1.0], &Device::flex());
-        let sum = exchange.begin(0, numbers).unwrap();
+        let sum = communicator.begin(0, numbers).unwrap();
         let Err(error) = sum.collect() else {
             panic!("there is no thread that could add anything up");
         };
         // Nothing is under way.
-        exchange.worker.settle(GENEROUS).unwrap();
+        communicator.worker.settle(GENEROUS).unwrap();
         error.to_string()
     }
 
-    fn alone() -> HostExchange {
+    fn alone() -> HostCommunicator {
         let group = ProcessGroup::alone(GroupOptions::default());
-        HostExchange::start(group).unwrap()
+        HostCommunicator::start(group).unwrap()
     }
 
     #[test]
     fn what_a_thread_that_is_gone_was_to_add_up_fails_at_once() {
-        let mut exchange = alone();
-        assert!(exchange.worker.end_within(GENEROUS));
-        let error = refused(&exchange);
+        let mut communicator = alone();
+        assert!(communicator.worker.end_within(GENEROUS));
+        let error = refused(&communicator);
         assert!(error.contains("its thread has ended"), "{error}");
-        exchange.check().unwrap();
+        communicator.check().unwrap();
     }
 
     #[test]
     fn a_panic_fails_all_sums_and_gives_the_group_up() {
-        let exchange = alone();
-        exchange
+        let communicator = alone();
+        communicator
             .worker
             .submit(|_| panic!("as told"), |_: Result<(), _>| ());
-        let error = refused(&exchange);
+        let error = refused(&communicator);
         assert!(error.contains("its thread panicked: as told"), "{error}");
-        let failure = exchange.group.failure().unwrap();
+        let failure = communicator.group.failure().unwrap();
         assert!(failure.reason.contains("rank 0: its thread panicked"));
-        assert!(exchange.settle().is_err());
+        assert!(communicator.settle().is_err());
     }
 }

@@ -2,19 +2,19 @@
 //!
 //! On CPUs a finished gradient is in host memory and is copied into a bucket there (`host.rs`). On a GPU it must stay
 //! where it is. There a full bucket is copied into one flat buffer by one kernel (`flat.rs`), which multiplies by the
-//! rank's share; a [`DeviceExchange`] sums the buffer over the ranks while the backward pass continues; and the mean
+//! rank's share; a [`DeviceCommunicator`] sums the buffer over the ranks while the backward pass continues; and the mean
 //! gradients are views of the buffer. The other values that ranks exchange (sample counts, used parameters, the order
 //! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
-//! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], or [`HostExchange`] through host
-//! memory, with `rounded.rs` in 16 bits), and by NCCL it also sums what modules exchange within passes, and scatters and
-//! gathers what is sharded (`segments.rs`); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA and
-//! ROCm (`gpu/memory.rs`) or in a fake for tests, so that everything but a few calls is tested without a GPU. `choice.rs`
-//! agrees on one exchange for all ranks, and `connect.rs` connects it.
+//! `communicator.rs` has the seam: a [`DeviceCommunicator`] sums flat buffers ([`NcclCommunicator`], or
+//! [`HostCommunicator`] through host memory, with `rounded.rs` in 16 bits), and by NCCL it also sums what modules exchange
+//! within passes, and scatters and gathers what is sharded (`segments.rs`); a [`DeviceMemory`] gives NCCL access to a
+//! tensor's memory, on CUDA and ROCm (`gpu/memory.rs`) or in a fake for tests, so that everything but a few calls is tested
+//! without a GPU. `choice.rs` agrees on one backend for all ranks, and `connect.rs` connects it.
 
 mod choice;
+mod communicator;
 mod connect;
-mod exchange;
 mod flat;
 #[cfg(feature = "gpu")]
 mod gpu;
@@ -30,16 +30,18 @@ use burn::prelude::*;
 use everburn_profile::KernelTimer;
 
 pub use self::choice::{Abilities, Choice, GradientBackend};
+pub(crate) use self::communicator::Ready;
+pub use self::communicator::{
+    DeviceCollective, DeviceCommunicator, DeviceMemory, Lent, PendingTensor,
+};
 pub use self::connect::Connector;
-pub(crate) use self::exchange::Ready;
-pub use self::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, Lent, PendingTensor};
 pub(crate) use self::flat::{flatten, views};
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 pub use self::gpu::CubeMemory;
-pub use self::host::HostExchange;
+pub use self::host::HostCommunicator;
 pub(crate) use self::layout::FlatLayout;
 pub use self::name::{DeviceName, DeviceUnavailable, UnknownDevice};
-pub use self::nccl::{NcclExchange, Waits};
+pub use self::nccl::{NcclCommunicator, NcclWait};
 pub(crate) use self::segments::segments;
 
 /// A timer of the kernels that this process runs on `device`; `None` if it is no GPU.

@@ -1,4 +1,4 @@
-//! Tensors that NCCL exchanges where they are.
+//! Collectives by NCCL of tensors where they are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,21 +7,23 @@ use burn::prelude::*;
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::NcclBackend;
 
-use super::exchange::{DeviceCollective, DeviceExchange, DeviceMemory, PendingTensor, Ready};
+use super::communicator::{
+    DeviceCollective, DeviceCommunicator, DeviceMemory, PendingTensor, Ready,
+};
 use crate::error::DdpError;
 
 /// Who waits for the sums of a step.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
-/// use everburn::distributed::Waits;
+/// use everburn::distributed::NcclWait;
 ///
-/// assert_eq!(Waits::default(), Waits::Device);
+/// assert_eq!(NcclWait::default(), NcclWait::Device);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Waits {
+pub enum NcclWait {
     /// The device: what comes after a sum on it waits, and the host continues. An error is found at the next
-    /// [`DeviceExchange::check`], when the optimizer may have run with numbers that mean nothing.
+    /// [`DeviceCommunicator::check`], when the optimizer may have run with numbers that mean nothing.
     #[default]
     Device,
     /// The host, before the gradients of a step are handed out: for runs that continue from the newest whole
@@ -30,7 +32,7 @@ pub enum Waits {
     Host,
 }
 
-/// Adds buckets up, and exchanges other tensors, by NCCL: on the GPUs that they are on, without a copy.
+/// The collectives of buckets and other tensors by NCCL: on the GPUs that they are on, without a copy.
 ///
 /// A sum runs on a stream of its own as soon as the kernels that were asked for before it have run, beside
 /// the rest of the backward pass. Deadlines, lost ranks and errors are those of the process group.
@@ -39,7 +41,7 @@ pub enum Waits {
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
 /// use burn::prelude::*;
-/// use everburn::distributed::{DeviceExchange, NcclExchange, Waits};
+/// use everburn::distributed::{DeviceCommunicator, NcclCommunicator, NcclWait};
 /// use everburn_distributed_fake::FakeMemory;
 /// use everburn_nccl_fake::FakeCluster;
 ///
@@ -47,9 +49,9 @@ pub enum Waits {
 /// let cluster = Arc::new(FakeCluster::new(2));
 /// let sums = cluster.on_all_ranks(|nccl, rank| {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-///     let exchange = NcclExchange::new(nccl, memory, Waits::Device);
+///     let communicator = NcclCommunicator::new(nccl, memory, NcclWait::Device);
 ///     let bucket = Tensor::<1>::full([3], rank as f32 + 1.0, &Device::flex());
-///     exchange.begin(0, bucket)?.collect()
+///     communicator.begin(0, bucket)?.collect()
 /// });
 /// for sum in sums {
 ///     assert_eq!(sum?.into_data().to_vec::<f32>().unwrap(), [3.0; 3]);
@@ -57,10 +59,10 @@ pub enum Waits {
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 #[derive(Debug)]
-pub struct NcclExchange {
+pub struct NcclCommunicator {
     connection: Connection,
     /// Who waits for buckets.
-    waits: Waits,
+    waits: NcclWait,
     /// Buckets are summed when they are collected.
     after_passes: AtomicBool,
 }
@@ -72,10 +74,10 @@ struct Connection {
     memory: Arc<dyn DeviceMemory>,
 }
 
-impl NcclExchange {
+impl NcclCommunicator {
     /// By `backend`, which nobody else uses, with buckets in `memory`.
     #[must_use]
-    pub fn new(backend: Arc<NcclBackend>, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
+    pub fn new(backend: Arc<NcclBackend>, memory: Arc<dyn DeviceMemory>, waits: NcclWait) -> Self {
         Self {
             connection: Connection { backend, memory },
             waits,
@@ -102,7 +104,7 @@ impl NcclExchange {
     }
 }
 
-impl DeviceExchange for NcclExchange {
+impl DeviceCommunicator for NcclCommunicator {
     fn name(&self) -> &'static str {
         "nccl"
     }
@@ -127,7 +129,7 @@ impl DeviceExchange for NcclExchange {
             DeviceCollective::AllReduce | DeviceCollective::AllGather => {
                 let what = format!("a tensor of {collective}");
                 self.connection
-                    .begin(collective, what, Waits::Device, numbers)
+                    .begin(collective, what, NcclWait::Device, numbers)
             }
         }
     }
@@ -156,7 +158,7 @@ impl Connection {
         &self,
         collective: DeviceCollective,
         what: String,
-        waits: Waits,
+        waits: NcclWait,
         numbers: Tensor<1>,
     ) -> Result<Box<dyn PendingTensor>, DdpError> {
         let (device, dtype, length) = (numbers.device(), numbers.dtype(), numbers.dims()[0]);
@@ -198,11 +200,11 @@ impl Connection {
         };
         // The operation keeps what it sends until the GPU has done it.
         let (lent, memory) = (receive.unwrap_or(send), memory.clone());
-        let waits = if orders { waits } else { Waits::Host };
+        let waits = if orders { waits } else { NcclWait::Host };
         Ok(Box::new(Deferred(move || {
             match waits {
-                Waits::Device => work.hold_device()?,
-                Waits::Host => work.wait()?,
+                NcclWait::Device => work.hold_device()?,
+                NcclWait::Host => work.wait()?,
             }
             let failed = |reason| DdpError::DeviceMemory { what, reason };
             memory.take_back(lent).map_err(failed)

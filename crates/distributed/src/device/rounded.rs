@@ -19,7 +19,7 @@ use crate::communication_hook::{
 };
 use crate::error::DdpError;
 
-/// How an exchange rounds its buckets.
+/// How a communicator rounds its buckets.
 #[derive(Debug)]
 pub(super) struct Rounding {
     dtype: DType,

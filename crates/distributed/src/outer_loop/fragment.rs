@@ -1,14 +1,14 @@
-//! The fragments of a model that are exchanged in turn.
+//! The fragments of a model that are reduced in turn.
 
 use std::ops::Range;
 
 use super::quantized::BLOCK;
 
-/// A part of the row that is exchanged by itself.
+/// A part of the row that is reduced by itself.
 #[derive(Debug, Clone)]
 pub(super) struct Fragment {
     pub(super) range: Range<usize>,
-    /// How many samples this rank has learnt from since its last exchange.
+    /// How many samples this rank has learnt from since its last outer step.
     pub(super) samples: u64,
 }
 

@@ -66,7 +66,7 @@ impl OuterLoop {
     /// the exchange.
     ///
     /// # Errors
-    /// [`CollectiveError`] if the exchange fails.
+    /// [`CollectiveError`] if a collective fails.
     pub fn gather_residuals(&mut self) -> Result<u64, CollectiveError> {
         if self.group.world_size() == 1 {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! Outer steps of one fragment of the model at a time, which are exchanged while the next steps are computed.
+//! Outer steps of one fragment of the model at a time, which are reduced while the next steps are computed.
 //!
 //! This is Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, sections 2.2 and 2.3), with one difference: the paper
 //! mixes a fragment's new common parameters with the rank's own, which have moved on. Here the rank's own are shifted by as
@@ -20,7 +20,7 @@ use crate::worker_timeout::{AT_THE_END, WorkerTimeout, end};
 /// What reports on stalls call the group of the thread.
 const GROUP: &str = "outer-steps";
 
-/// The thread that exchanges fragments of an [`OuterLoop`], over a process group of its own.
+/// The thread that reduces fragments of an [`OuterLoop`], over a process group of its own.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
@@ -108,14 +108,14 @@ impl fmt::Debug for OuterStream {
     }
 }
 
-/// A fragment that is being exchanged, from [`OuterLoop::begin`] to [`OuterLoop::collect`].
+/// A fragment that is being reduced, from [`OuterLoop::begin`] to [`OuterLoop::collect`].
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use burn::module::Module;
 /// use everburn::distributed::{DdpError, FragmentInFlight, OuterLoop};
 ///
-/// /// Ends the exchange, if one is under way.
+/// /// Ends the reduction, if one is under way.
 /// fn end<M: Module>(outer: &mut OuterLoop, model: M, begun: Option<FragmentInFlight>) -> Result<M, DdpError> {
 ///     match begun {
 ///         Some(fragment) => Ok(outer.collect(model, fragment)?.0),
@@ -127,7 +127,7 @@ pub struct FragmentInFlight {
     fragment: usize,
     /// This rank's parameters as it has sent them.
     sent: Vec<f32>,
-    answer: Answer<Result<Exchanged, CollectiveError>>,
+    answer: Answer<Result<ReducedFragment, CollectiveError>>,
     timeout: WorkerTimeout,
 }
 
@@ -139,8 +139,8 @@ impl fmt::Debug for FragmentInFlight {
     }
 }
 
-/// What came of the exchange of a fragment.
-struct Exchanged {
+/// A fragment after its reduction over the ranks.
+struct ReducedFragment {
     /// `None` where no rank had a sample.
     differences: Option<Vec<f32>>,
     residual: Vec<f32>,
@@ -149,12 +149,12 @@ struct Exchanged {
 }
 
 impl OuterLoop {
-    /// Whether fragments are exchanged in turn.
+    /// Whether fragments are reduced in turn.
     pub fn streams(&self) -> bool {
         self.config.fragments.is_some()
     }
 
-    /// Begins to exchange the next fragment of `model`, which has learnt from `samples` samples since the last call or outer
+    /// Begins to reduce the next fragment of `model`, which has learnt from `samples` samples since the last call or outer
     /// step, and waits for nobody. Every rank calls it, and [`collect`](Self::collect) before the next call or outer step.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl OuterLoop {
                 .iter_mut()
                 .for_each(|value| *value *= share as f32);
             let (residual, bytes) = sum(&mut differences, owed, compression, group)?;
-            Ok(Exchanged {
+            Ok(ReducedFragment {
                 differences: (all[0] > 0).then_some(differences),
                 residual,
                 busy: start.elapsed(),
@@ -210,12 +210,12 @@ impl OuterLoop {
         })
     }
 
-    /// Waits for the exchange of a fragment, and shifts its parameters in `model` by as much as the common ones differ from
+    /// Waits for the reduction of a fragment, and shifts its parameters in `model` by as much as the common ones differ from
     /// what this rank had sent; what that has cost, of which `exposed` is the wait. After an error only
     /// [`restart`](Self::restart) helps.
     ///
     /// # Errors
-    /// [`DdpError::Collective`] if the exchange has failed; [`DdpError::Reducer`] if its thread has; [`DdpError::OtherModel`]
+    /// [`DdpError::Collective`] if the reduction has failed; [`DdpError::Reducer`] if its thread has; [`DdpError::OtherModel`]
     /// and [`DdpError::Read`] as for [`begin`](Self::begin).
     pub fn collect<M: Module>(
         &mut self,
@@ -224,16 +224,16 @@ impl OuterLoop {
     ) -> Result<(M, Communication), DdpError> {
         let start = Instant::now();
         let (sent, timeout) = (in_flight.sent, in_flight.timeout);
-        let exchanged = in_flight.answer.wait_within(timeout.duration());
-        let exchanged = exchanged.map_err(|lost| {
+        let reduced = in_flight.answer.wait_within(timeout.duration());
+        let reduced = reduced.map_err(|lost| {
             DdpError::Reducer(timeout.lost(lost, "the exchange of a fragment"))
         })??;
         let communication = Communication {
             exposed: start.elapsed(),
-            busy: exchanged.busy,
-            bytes: exchanged.bytes,
+            busy: reduced.busy,
+            bytes: reduced.bytes,
         };
-        let Some(differences) = exchanged.differences else {
+        let Some(differences) = reduced.differences else {
             return Ok((model, communication));
         };
         let range = self.fragments[in_flight.fragment].range.clone();
@@ -249,12 +249,12 @@ impl OuterLoop {
             self.velocity[range.clone()].copy_from_slice(&velocity);
         }
         if !self.residual.is_empty() {
-            self.residual[range].copy_from_slice(&exchanged.residual);
+            self.residual[range].copy_from_slice(&reduced.residual);
         }
         Ok((model, communication))
     }
 
-    /// `model` with the parameters that all ranks have in common, as of the newest exchange of each fragment: the same on
+    /// `model` with the parameters that all ranks have in common, as of the newest outer step of each fragment: the same on
     /// all ranks after as many calls of [`collect`](Self::collect).
     #[must_use]
     pub fn common<M: Module>(&self, model: M) -> M {

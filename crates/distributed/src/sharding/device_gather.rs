@@ -1,6 +1,6 @@
 //! Shards that are gathered into full parameters on their device.
 //!
-//! There is no thread: the exchange continues while the device computes, and the device waits for a chunk when one of its
+//! There is no thread: the gather continues while the device computes, and the device waits for a chunk when one of its
 //! parameters is first used.
 
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use everburn_collectives::sync::lock;
 use super::gather::Chunk;
 use super::layout::ShardLayout;
 use crate::bucket::BucketEntry;
-use crate::device::{DeviceCollective, DeviceExchange, PendingTensor};
+use crate::device::{DeviceCollective, DeviceCommunicator, PendingTensor};
 use crate::error::DdpError;
 
 /// A chunk that is being gathered on its device.
@@ -36,9 +36,9 @@ impl DeviceChunk {
     /// order.
     ///
     /// # Errors
-    /// What has failed the exchange. This rank must then begin nothing else: the others' next exchanges would be with it.
+    /// What has failed the communicator. This rank must then begin nothing else: the others' next collectives would be with it.
     pub(crate) fn begin(
-        exchange: &dyn DeviceExchange,
+        communicator: &dyn DeviceCommunicator,
         chunk: &Chunk,
         shards: Vec<Tensor<1>>,
     ) -> Result<Self, DdpError> {
@@ -54,7 +54,7 @@ impl DeviceChunk {
         }
         let runs = runs.into_iter().map(|(numbers, row)| {
             let row = Tensor::cat(row, 0);
-            let under_way = exchange.begin_collective(DeviceCollective::AllGather, row)?;
+            let under_way = communicator.begin_collective(DeviceCollective::AllGather, row)?;
             Ok(Run {
                 numbers,
                 gathered: Gathered::UnderWay(under_way),
@@ -64,10 +64,10 @@ impl DeviceChunk {
         Ok(Self { runs })
     }
 
-    /// The full parameter `number` of the chunk, in one row. What the device is given from now on comes after the exchange.
+    /// The full parameter `number` of the chunk, in one row. What the device is given from now on comes after the gather.
     ///
     /// # Errors
-    /// What has failed the exchange.
+    /// What has failed the communicator.
     pub(crate) fn full_parameter(
         &self,
         number: usize,

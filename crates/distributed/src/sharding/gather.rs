@@ -234,7 +234,7 @@ impl Link {
     ) -> Result<GatheredChunk, DdpError> {
         let began = Instant::now();
         self.group.set_label(u32::try_from(number).ok());
-        let gathered = self.exchange(shards);
+        let gathered = self.all_gather(shards);
         if let Err(DdpError::Read { reason, .. }) = &gathered {
             // The others would wait for what this rank cannot read.
             self.group.abort(format!(
@@ -248,7 +248,7 @@ impl Link {
         gathered
     }
 
-    fn exchange(&self, shards: Vec<Tensor<1>>) -> Result<GatheredChunk, DdpError> {
+    fn all_gather(&self, shards: Vec<Tensor<1>>) -> Result<GatheredChunk, DdpError> {
         let mut own = Vec::new();
         for shard in shards {
             own.extend_from_slice(read(shard)?.as_bytes());

@@ -20,7 +20,7 @@ use super::prefetcher::Prefetcher;
 use super::{HeldBytes, ShardStage, layout::ShardLayout};
 use crate::bucket::BucketEntry;
 use crate::ddp::Ddp;
-use crate::device::DeviceExchange;
+use crate::device::DeviceCommunicator;
 use crate::error::DdpError;
 use crate::gradient::moved;
 use crate::placement::device_of_parameters;
@@ -113,8 +113,8 @@ pub struct ParameterShards {
 enum Gathers {
     /// A thread, in host memory.
     Thread(Gatherer),
-    /// An exchange, on the device of the model.
-    Device(Arc<dyn DeviceExchange>, Device),
+    /// A communicator, on the device of the model.
+    Device(Arc<dyn DeviceCommunicator>, Device),
 }
 
 impl ParameterShards {
@@ -137,12 +137,12 @@ impl ParameterShards {
                 .to_string(),
         })?;
         let stage = shared.config().shard.unwrap_or(ShardStage::Optimizer);
-        let exchange = shared
-            .exchange()
-            .filter(|exchange| exchange.has_collectives() && !stage.shards_parameters());
+        let communicator = shared
+            .communicator()
+            .filter(|communicator| communicator.has_collectives() && !stage.shards_parameters());
         let group = ddp.group();
-        let gathers = match exchange {
-            Some(exchange) => Gathers::Device(exchange.clone(), device.clone()),
+        let gathers = match communicator {
+            Some(communicator) => Gathers::Device(communicator.clone(), device.clone()),
             None => {
                 let ranks: Vec<usize> = (0..group.world_size()).collect();
                 let own = group.subgroup(&ranks)?;
@@ -198,7 +198,7 @@ impl ParameterShards {
     /// else reads them. Every rank calls it. An open model is returned as it is.
     ///
     /// # Errors
-    /// [`DdpError::Gather`] if an earlier exchange has failed.
+    /// [`DdpError::Gather`] if an earlier gather has failed.
     pub fn open<M: Module>(&mut self, model: M) -> Result<M, DdpError> {
         self.check()?;
         match self.local_shards.clone() {
@@ -227,7 +227,7 @@ impl ParameterShards {
     /// model. `None` without parameter sharding.
     ///
     /// # Errors
-    /// [`DdpError::Gather`] if an earlier exchange has failed.
+    /// [`DdpError::Gather`] if an earlier gather has failed.
     pub fn pass(&self, twice: bool) -> Result<Option<ShardedPass>, DdpError> {
         self.check()?;
         let (Some(local_shards), false, Gathers::Thread(gatherer)) =
@@ -291,9 +291,9 @@ impl ParameterShards {
         let model = self.open(model)?;
         module_shards::wait_for_all(&model);
         self.check()?;
-        if let Gathers::Device(exchange, _) = &self.gathers {
+        if let Gathers::Device(communicator, _) = &self.gathers {
             // The device has waited for parameters, and not this thread.
-            exchange.settle()?;
+            communicator.settle()?;
         }
         Ok(model)
     }
@@ -312,8 +312,8 @@ impl ParameterShards {
         let reason = failure.as_ref().map(DdpError::to_string);
         match (&self.gathers, &reason) {
             (Gathers::Thread(gatherer), Some(reason)) => gatherer.abort(reason),
-            (Gathers::Device(exchange, _), Some(reason)) => exchange.abort(reason),
-            (Gathers::Device(exchange, _), None) => exchange.check()?,
+            (Gathers::Device(communicator, _), Some(reason)) => communicator.abort(reason),
+            (Gathers::Device(communicator, _), None) => communicator.check()?,
             (Gathers::Thread(_), None) => {}
         }
         failure.map_or(Ok(()), Err)
@@ -362,7 +362,7 @@ impl ParameterShards {
         module_shards::local_shards(model, shared.numbers(), layout, kept, known)
     }
 
-    /// `model` with parameters that are being gathered. Where this rank cannot begin that, it aborts the exchange: it would
+    /// `model` with parameters that are being gathered. Where this rank cannot begin that, it aborts the communicator: it would
     /// begin the next one while the others are still at this.
     fn with_pending_parameters<M: Module>(
         &self,
@@ -373,10 +373,10 @@ impl ParameterShards {
             let of = |number: &usize| local_shards[*number].val().without_autodiff();
             let own = chunk.numbers.iter().map(of);
             Ok(match &self.gathers {
-                Gathers::Device(exchange, device) => {
+                Gathers::Device(communicator, device) => {
                     let own = own.map(|shard| moved(shard, device)).collect();
-                    let begun = DeviceChunk::begin(&**exchange, chunk, own);
-                    let begun = begun.inspect_err(|error| exchange.abort(&error.to_string()));
+                    let begun = DeviceChunk::begin(&**communicator, chunk, own);
+                    let begun = begun.inspect_err(|error| communicator.abort(&error.to_string()));
                     PendingChunk::Device(Arc::new(begun?))
                 }
                 Gathers::Thread(gatherer) => {

@@ -8,7 +8,7 @@ use burn::prelude::*;
 use super::host_buckets::Arrival;
 use crate::bucket::{Bucket, BucketEntry};
 use crate::device::{
-    DeviceCollective, DeviceExchange, FlatLayout, PendingTensor, Ready, flatten, segments,
+    DeviceCollective, DeviceCommunicator, FlatLayout, PendingTensor, Ready, flatten, segments,
 };
 use crate::error::DdpError;
 use crate::gradient::Gradient;
@@ -19,7 +19,7 @@ use crate::sharding::layout::{ShardLayout, ShardedBucket};
 pub(super) struct DeviceBuckets {
     device: Device,
     /// `None` for a rank that is alone.
-    exchange: Option<Arc<dyn DeviceExchange>>,
+    communicator: Option<Arc<dyn DeviceCommunicator>>,
     /// No flat buffers are made: there is no other rank and nothing to clip.
     stay_apart: bool,
     /// How they are sharded, if each rank gets its shards of the sums alone, and what counts the memory of buckets.
@@ -36,15 +36,15 @@ pub(super) type PendingSums = Vec<Option<Box<dyn PendingTensor>>>;
 impl DeviceBuckets {
     pub(super) fn new(
         device: Device,
-        exchange: Option<Arc<dyn DeviceExchange>>,
+        communicator: Option<Arc<dyn DeviceCommunicator>>,
         clips: bool,
         buckets: usize,
         parameters: usize,
     ) -> Self {
         Self {
             device,
-            stay_apart: exchange.is_none() && !clips,
-            exchange,
+            stay_apart: communicator.is_none() && !clips,
+            communicator,
             shards: None,
             held: (0..parameters).map(|_| None).collect(),
             sums: (0..buckets).map(|_| None).collect(),
@@ -104,23 +104,23 @@ impl DeviceBuckets {
         }
         let parts = bucket.parameters().iter();
         let parts: Vec<_> = parts.map(|number| self.held[*number].take()).collect();
-        if let (Some((layout, tracker)), Some(exchange)) = (&self.shards, &self.exchange) {
+        if let (Some((layout, tracker)), Some(communicator)) = (&self.shards, &self.communicator) {
             let layout = ShardedBucket::of(bucket, *layout);
             let bytes = layout.gradients() * bucket.dtype().size();
-            // The exchange keeps it until it is over, which the host does not see: one bucket counts.
+            // The communicator keeps it until it is over, which the host does not see: one bucket counts.
             let _memory = tracker.track(bytes as u64);
             let whole = segments(parts, bucket, &layout, share, &self.device);
             let scatter = DeviceCollective::ReduceScatter { bucket: index };
-            self.sums[index] = Some(exchange.begin_collective(scatter, whole)?);
+            self.sums[index] = Some(communicator.begin_collective(scatter, whole)?);
             return Ok(());
         }
         let layout = FlatLayout::of(bucket);
         let flat = flatten(&parts, &layout, bucket.dtype(), share, &self.device);
         drop(parts);
-        self.sums[index] = Some(match &self.exchange {
+        self.sums[index] = Some(match &self.communicator {
             // The sum over a rank that is alone.
             None => Box::new(Ready(flat)),
-            Some(exchange) => exchange.begin(index, flat)?,
+            Some(communicator) => communicator.begin(index, flat)?,
         });
         Ok(())
     }
@@ -136,7 +136,7 @@ impl fmt::Debug for DeviceBuckets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceBuckets")
             .field("device", &self.device)
-            .field("exchange", &self.exchange)
+            .field("communicator", &self.communicator)
             .finish_non_exhaustive()
     }
 }

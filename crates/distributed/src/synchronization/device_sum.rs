@@ -72,11 +72,11 @@ impl DeviceSum {
             bytes += (length * bucket.dtype().size()) as u64;
             self.sums[index] = Some(sum.collect()?);
         }
-        let Some(exchange) = self.shared.exchange() else {
+        let Some(communicator) = self.shared.communicator() else {
             return Ok(());
         };
-        self.communication.bytes += exchange.take_bytes().unwrap_or(bytes);
-        exchange.check()
+        self.communication.bytes += communicator.take_bytes().unwrap_or(bytes);
+        communicator.check()
     }
 
     /// Hands out this rank's shards of the gradients.
@@ -181,7 +181,7 @@ mod tests {
         weight.iter::<f32>().collect()
     }
 
-    /// A single rank on a GPU exchanges nothing and copies nothing to the host.
+    /// A single rank on a GPU synchronizes nothing and copies nothing to the host.
     #[test]
     fn a_rank_that_is_alone_adds_up_and_clips_on_its_device() {
         let device = Device::flex().autodiff();
@@ -195,7 +195,7 @@ mod tests {
                 ..DdpConfig::default()
             };
             let (ddp, model) = Ddp::alone_on_device(model.clone(), config).unwrap();
-            assert!(!ddp.exchanges_gradients());
+            assert!(!ddp.synchronizes_gradients());
             let step = ddp.begin(4).unwrap();
             drop(loss(&step.with_hooks_no_sync(&model, 2), &device).backward());
             drop(loss(&step.with_hooks(&model, 2), &device).backward());

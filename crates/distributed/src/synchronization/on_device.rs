@@ -22,9 +22,9 @@ impl Synchronization {
         let reports_of_samples = step.expected();
         let (own, own_samples) = (step.used().to_vec(), step.samples);
         // Who has used all parameters knows already that somebody has; the others wait for an answer.
-        let exchanges_used = shared.reducer().is_some() && !shared.knows_used();
-        let awaits_used = exchanges_used && (own.contains(&false) || shared.config().static_graph);
-        if exchanges_used {
+        let reduces_used = shared.reducer().is_some() && !shared.knows_used();
+        let awaits_used = reduces_used && (own.contains(&false) || shared.config().static_graph);
+        if reduces_used {
             step.submit_used();
         }
         if asks_for_order {
@@ -48,7 +48,7 @@ impl Synchronization {
         if let Some(reducer) = shared.reducer()
             && (asks_for_order || awaits_used)
         {
-            let more = usize::from(exchanges_used) + usize::from(asks_for_order);
+            let more = usize::from(reduces_used) + usize::from(asks_for_order);
             metadata.receive(reducer, &self.reports, more)?;
         }
         sum.collect()?;

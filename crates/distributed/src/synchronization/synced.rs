@@ -1,4 +1,4 @@
-//! What a step's exchange yields, and what it has cost.
+//! What a step's synchronization yields, and what it has cost.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::norm::GradientNorm;
 /// use burn::optim::GradientsParams;
 /// use everburn::distributed::SyncedGradients;
 ///
-/// /// Prints the cost of the exchange, and returns what the optimizer takes.
+/// /// Prints the cost of the synchronization, and returns what the optimizer takes.
 /// fn report(synced: SyncedGradients) -> GradientsParams {
 ///     println!("{} samples, {} bytes sent", synced.samples, synced.communication.bytes);
 ///     synced.gradients
@@ -29,11 +29,11 @@ pub struct SyncedGradients {
     /// The norm of all gradients together before they were clipped; `None` unless
     /// [`crate::DdpConfig::max_gradient_norm`] is set.
     pub norm: Option<GradientNorm>,
-    /// What the exchange cost this rank.
+    /// What the synchronization cost this rank.
     pub communication: Communication,
 }
 
-/// What a step's exchange cost a rank.
+/// What a step's synchronization cost a rank.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -47,8 +47,8 @@ pub struct Communication {
     /// How long the training thread stood still for it: the part that the backward pass did not
     /// hide.
     pub exposed: Duration,
-    /// How long exchanges ran, hidden or not, waiting for slower ranks included; those that ran at the
-    /// same time are added up. What a device exchanges by itself is not known to the host, and not in it.
+    /// How long collectives ran, hidden or not, waiting for slower ranks included; those that ran at the
+    /// same time are added up. What a device reduces by itself is not known to the host, and not in it.
     pub busy: Duration,
     /// How many bytes of gradients this rank handed to collectives, after compression.
     pub bytes: u64,

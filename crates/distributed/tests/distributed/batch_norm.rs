@@ -14,7 +14,7 @@ use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{
-    Ddp, DdpConfig, DdpError, DeviceExchange, ModuleRanks, share_of, synchronize_batch_norms,
+    Ddp, DdpConfig, DdpError, DeviceCommunicator, ModuleRanks, share_of, synchronize_batch_norms,
 };
 use everburn_nn::{BatchNorm, BatchNormConfig};
 
@@ -83,7 +83,7 @@ fn state(model: &Net) -> Vec<f32> {
 
 /// When gradients leave.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Exchange {
+enum Overlap {
     AfterBackward,
     DuringBackward,
 }
@@ -91,13 +91,13 @@ enum Exchange {
 const STEPS: usize = 4;
 
 /// A few steps with `samples` samples each, dealt to the ranks of `group`.
-fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) -> Vec<f32> {
+fn train(model: Net, group: ProcessGroup, samples: usize, overlap: Overlap) -> Vec<f32> {
     let (ddp, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
     let model = synchronize_batch_norms(model, ddp.group()).unwrap();
-    steps(&ddp, model, samples, exchange)
+    steps(&ddp, model, samples, overlap)
 }
 
-fn steps(ddp: &Ddp, mut model: Net, samples: usize, exchange: Exchange) -> Vec<f32> {
+fn steps(ddp: &Ddp, mut model: Net, samples: usize, overlap: Overlap) -> Vec<f32> {
     let device = Device::flex().autodiff();
     let (rank, world_size) = (ddp.group().rank(), ddp.group().world_size());
     let mut optimizer = SgdConfig::new().init();
@@ -115,9 +115,9 @@ fn steps(ddp: &Ddp, mut model: Net, samples: usize, exchange: Exchange) -> Vec<f
             );
         } else {
             let mine = images(samples, step, &device).slice([share]);
-            let watched = match exchange {
-                Exchange::DuringBackward => sync.with_hooks(&model, count),
-                Exchange::AfterBackward => sync.with_hooks_no_sync(&model, count),
+            let watched = match overlap {
+                Overlap::DuringBackward => sync.with_hooks(&model, count),
+                Overlap::AfterBackward => sync.with_hooks_no_sync(&model, count),
             };
             drop(watched.losses(mine).mean().backward());
         }
@@ -139,11 +139,11 @@ fn training_with_any_shares_equals_one_device() {
             separate(&initial),
             ProcessGroup::alone(GroupOptions::default()),
             samples,
-            Exchange::AfterBackward,
+            Overlap::AfterBackward,
         );
-        let both = [Exchange::AfterBackward, Exchange::DuringBackward];
-        for (world_size, exchange) in [2, 3, 4].into_iter().flat_map(|n| both.map(|e| (n, e))) {
-            let work = |group| train(separate(&initial), group, samples, exchange);
+        let both = [Overlap::AfterBackward, Overlap::DuringBackward];
+        for (world_size, overlap) in [2, 3, 4].into_iter().flat_map(|n| both.map(|e| (n, e))) {
+            let work = |group| train(separate(&initial), group, samples, overlap);
             for trained in on_ranks(world_size, work) {
                 assert_eq!(trained.len(), expected.len());
                 for (index, (a, b)) in trained.iter().zip(&expected).enumerate() {
@@ -160,10 +160,12 @@ fn training_with_any_shares_equals_one_device() {
 
 /// One rank's model, whose statistics and gradients go by NCCL.
 fn by_nccl(rank: &Rank, way: Way, model: Net) -> (Ddp, Net) {
-    let by: Arc<dyn DeviceExchange> = rank.exchange(way);
+    let by: Arc<dyn DeviceCommunicator> = rank.communicator(way);
     let (group, config) = (rank.group.clone(), crate::steps::small_buckets());
-    let (ddp, model) = Ddp::with_exchange(model, group, config, by.clone()).unwrap();
-    let ranks = ModuleRanks::new(&rank.group).unwrap().with_exchange(&by);
+    let (ddp, model) = Ddp::with_communicator(model, group, config, by.clone()).unwrap();
+    let ranks = ModuleRanks::new(&rank.group)
+        .unwrap()
+        .with_communicator(&by);
     let model = everburn_nn::synchronize_batch_norms(model, Arc::new(ranks)).unwrap();
     (ddp, model)
 }
@@ -177,12 +179,12 @@ fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
     for samples in [1, 3, 12] {
         // A sum of two numbers is rounded alike everywhere.
         let host = on_ranks(2, |group| {
-            train(separate(&initial), group, samples, Exchange::DuringBackward)
+            train(separate(&initial), group, samples, Overlap::DuringBackward)
         });
         for way in [Way::Nccl, Way::NcclAndHostWaits, Way::NcclOnOldDriver] {
             let ranks = ways::on_ranks(2, |rank| {
                 let (ddp, model) = by_nccl(&rank, way, separate(&initial));
-                let found = steps(&ddp, model, samples, Exchange::DuringBackward);
+                let found = steps(&ddp, model, samples, Overlap::DuringBackward);
                 (found, rank.cluster.take_calls(rank.number()))
             });
             for (rank, (found, calls)) in ranks.iter().enumerate() {

@@ -13,7 +13,7 @@ use burn::nn;
 use burn::prelude::*;
 
 use super::agreement::demand_same;
-use super::exchange::MOST_RANKS;
+use super::all_reduce::MOST_RANKS;
 use super::group::TensorGroup;
 use super::rules::{TensorParallelError, TensorRule, TensorShard};
 use super::shard::Membership;
@@ -53,11 +53,11 @@ pub(crate) struct Site {
 ///
 /// Each forward pass through a row shard is then a collective operation, with or without autodiff,
 /// and each backward pass through a column shard: all ranks run the same layers in the same order,
-/// with equal inputs. If an exchange fails, the pass continues with this rank's own numbers, and the
+/// with equal inputs. If a collective fails, the pass continues with this rank's own numbers, and the
 /// group reports it to the step ([`TensorGroup`]), for a pass cannot return an error.
 ///
 /// # Errors
-/// [`TensorParallelError`], the same kind on all ranks where the models differ or the exchange fails.
+/// [`TensorParallelError`], the same kind on all ranks where the models differ or a collective fails.
 pub fn tensor_parallel<M: Module>(
     model: M,
     rules: &[TensorRule],

@@ -8,7 +8,7 @@ use crate::group::{DeviceAllReduce, SyncError};
 /// makes one of a process group.
 ///
 /// A model holds it as `Arc<dyn TensorGroup>` and calls it inside its forward and backward passes.
-/// Neither can return an error, so the group keeps errors visible: once an exchange has failed or
+/// Neither can return an error, so the group keeps errors visible: once a collective has failed or
 /// [`TensorGroup::abort`] was called, something that the training step does after them must fail
 /// with the reason, on every rank.
 ///
@@ -33,7 +33,7 @@ pub trait TensorGroup: Send + Sync + Debug {
     /// order, and all must get the same bits.
     ///
     /// # Errors
-    /// [`SyncError::Exchange`] if the ranks cannot be reached. `values` may then hold anything.
+    /// [`SyncError::Collective`] if the ranks cannot be reached. `values` may then hold anything.
     fn all_reduce_sum_f32(&self, values: &mut [f32]) -> Result<(), SyncError>;
 
     /// Sums that stay on their devices, where the ranks have such: layers then exchange their activations there, and this

@@ -1,7 +1,7 @@
 //! Linear layers that are cut over ranks.
 //!
 //! Tensor parallelism (Shoeybi et al. 2019, "Megatron-LM", section 3) cuts the weights of two linear
-//! layers that follow each other, so that one exchange in each direction is enough for both:
+//! layers that follow each other, so that one all-reduce in each direction is enough for both:
 //!
 //! - A *column* shard has some of the output features: weight `[in, out / T]`. Every rank has the
 //!   whole input and yields a part of the output. The gradients of the input are parts of a sum,
@@ -12,18 +12,18 @@
 //!
 //! Between the two is what works on each feature by itself: an activation function, or the heads
 //! of an attention. All else is the same on all ranks, to the bit: inputs, norms, embeddings, the
-//! loss, and the gradients of these, for every rank gets the same bits from an exchange. So nothing
+//! loss, and the gradients of these, for every rank gets the same bits from an all-reduce. So nothing
 //! keeps them equal but that they begin equal.
 //!
-//! An exchange carries as many numbers as the activation, in `f32`: through the memory of the host, or from device to device
+//! An all-reduce carries as many numbers as the activation, in `f32`: through the memory of the host, or from device to device
 //! ([`TensorGroup::on_device`]).
 
 mod agreement;
+mod all_reduce;
 mod conversion;
-mod exchange;
 mod group;
 mod layout;
-mod operations;
+mod mappings;
 mod rules;
 mod shard;
 

@@ -200,7 +200,7 @@ pub enum TensorParallelError {
         /// The first rank that differs.
         rank: usize,
     },
-    /// The exchange between the ranks failed.
+    /// A collective of the ranks failed.
     #[error(transparent)]
-    Exchange(#[from] SyncError),
+    Collective(#[from] SyncError),
 }

@@ -1,4 +1,4 @@
-//! A linear layer's part, and what it exchanges.
+//! A linear layer's part, and what it sums over the ranks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use burn::backend::Dispatch;
 use burn::prelude::*;
 
-use super::exchange::Crossing;
+use super::all_reduce::ShardAllReduce;
 use super::group::TensorGroup;
-use super::operations::ShardOps;
+use super::mappings::TensorParallelMappings;
 use super::rules::TensorShard;
-use crate::exchange::{LayerCall, Pass};
+use crate::checked_all_reduce::{LayerCall, Pass};
 use crate::group::SyncError;
 
 /// A layer's place among the ranks.
@@ -42,8 +42,8 @@ impl Membership {
         self.group.world_size()
     }
 
-    fn next(&self) -> Crossing {
-        Crossing {
+    fn next(&self) -> ShardAllReduce {
+        ShardAllReduce {
             group: Arc::clone(&self.group),
             layer_call: LayerCall {
                 layer: self.layer,
@@ -53,37 +53,42 @@ impl Membership {
     }
 
     /// The input of column shards: itself, whose gradient is summed over the ranks.
-    pub(crate) fn spread<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        Tensor::from_dispatch(<Dispatch as ShardOps>::spread_over_ranks(
+    pub(crate) fn copy_to_ranks<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        Tensor::from_dispatch(<Dispatch as TensorParallelMappings>::copy_to_ranks(
             input.into_dispatch(),
             self.next(),
         ))
     }
 
-    /// The output of a row shard: the sum of the ranks' products. Where the exchange fails it is this
+    /// The output of a row shard: the sum of the ranks' products. Where the all-reduce fails it is this
     /// rank's own; the group reports it to the step.
-    pub(crate) fn collect<const D: usize>(&self, own: Tensor<D>) -> Tensor<D> {
+    pub(crate) fn reduce_from_ranks<const D: usize>(&self, own: Tensor<D>) -> Tensor<D> {
         match Self::sum(&own, &self.next()) {
-            Ok(sum) => Tensor::from_dispatch(<Dispatch as ShardOps>::collected_from_ranks(
-                own.into_dispatch(),
-                sum.into_dispatch(),
-            )),
+            Ok(sum) => {
+                Tensor::from_dispatch(<Dispatch as TensorParallelMappings>::reduce_from_ranks(
+                    own.into_dispatch(),
+                    sum.into_dispatch(),
+                ))
+            }
             Err(_) => own,
         }
     }
 
-    fn sum<const D: usize>(own: &Tensor<D>, crossing: &Crossing) -> Result<Tensor<D>, SyncError> {
+    fn sum<const D: usize>(
+        own: &Tensor<D>,
+        all_reduce: &ShardAllReduce,
+    ) -> Result<Tensor<D>, SyncError> {
         let own = own.clone().without_autodiff();
-        if let Some(ranks) = crossing.group.on_device() {
+        if let Some(ranks) = all_reduce.group.on_device() {
             let shape = own.dims();
             let row = own.reshape([shape.iter().product::<usize>()]);
-            let sum = crossing.sum_on_device(ranks, row, Pass::Forward)?;
+            let sum = all_reduce.sum_on_device(ranks, row, Pass::Forward)?;
             return Ok(sum.reshape(shape));
         }
         let (device, dtype) = (own.device(), own.dtype());
         let data = own.try_into_data();
-        let data = data.map_err(|error| crossing.unread(&error))?;
-        let sum = crossing.sum(data, Pass::Forward)?;
+        let data = data.map_err(|error| all_reduce.unread(&error))?;
+        let sum = all_reduce.sum(data, Pass::Forward)?;
         Ok(Tensor::from_data(sum, (&device, dtype)))
     }
 }

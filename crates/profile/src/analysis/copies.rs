@@ -54,7 +54,7 @@ const COPIES: [&str; 8] = [
 const NEEDED: [&str; 6] = [
     "everburn_distributed::",
     "everburn_train::metrics::step_report",
-    "everburn_train::strategy::pending_metrics",
+    "everburn_train::training_loop::pending_metrics",
     "everburn_kernels::",
     "everburn_nn::layers",
     "burn_flex::",
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn the_outermost_copy_and_its_caller_are_found() {
         let stack = [
-            "everburn_train::strategy::gradients::timed_pass",
+            "everburn_train::training_loop::gradients::timed_pass",
             "model::Smooth::forward",
             "core::ops::function::FnOnce::call_once",
             "burn_tensor::tensor::api::base::Tensor<_>::into_data",

@@ -14,21 +14,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 
-/// By how much [`Schedule::Step`] multiplies the learning rate, unless another number is given.
+/// By how much [`LrSchedule::Step`] multiplies the learning rate, unless another number is given.
 const DECAY_FACTOR: f64 = 0.1;
 
 /// How the learning rate changes over the steps, after those of a warm-up.
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{Schedule, TrainingConfig};
+/// use everburn::train::{LrSchedule, TrainingConfig};
 ///
-/// let config = TrainingConfig { schedule: Schedule::Cosine, ..TrainingConfig::default() };
-/// assert_ne!(config.schedule, Schedule::default());
+/// let config = TrainingConfig { schedule: LrSchedule::Cosine, ..TrainingConfig::default() };
+/// assert_ne!(config.schedule, LrSchedule::default());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Schedule {
+pub enum LrSchedule {
     /// It stays as it is.
     #[default]
     Constant,
@@ -46,11 +46,11 @@ pub enum Schedule {
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{Schedule, ScheduleNumbers, TrainingConfig};
+/// use everburn::train::{LrSchedule, ScheduleNumbers, TrainingConfig};
 ///
 /// let numbers = ScheduleNumbers { warmup_steps: 2.0, ..ScheduleNumbers::default() };
 /// let config = TrainingConfig {
-///     schedule: Schedule::Linear,
+///     schedule: LrSchedule::Linear,
 ///     schedule_numbers: numbers,
 ///     ..TrainingConfig::default()
 /// };
@@ -78,7 +78,7 @@ pub struct ScheduleNumbers {
     pub decay_factor: Option<f64>,
 }
 
-impl Schedule {
+impl LrSchedule {
     /// Whether it falls to an end.
     const fn has_an_end(self) -> bool {
         matches!(self, Self::Cosine | Self::Linear)
@@ -94,7 +94,7 @@ impl Schedule {
     }
 }
 
-impl fmt::Display for Schedule {
+impl fmt::Display for LrSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -102,7 +102,7 @@ impl fmt::Display for Schedule {
 
 impl ScheduleNumbers {
     /// What tells one schedule from another; numbers as far as they survive a file.
-    pub(crate) fn describe(&self, schedule: Schedule) -> String {
+    pub(crate) fn describe(&self, schedule: LrSchedule) -> String {
         let Self {
             warmup_steps,
             final_learning_rate,
@@ -124,7 +124,7 @@ impl ScheduleNumbers {
     }
 
     /// Refuses numbers that say nothing with `schedule`, or are out of range.
-    fn check(&self, schedule: Schedule, learning_rate: f64) -> Result<(), TrainError> {
+    fn check(&self, schedule: LrSchedule, learning_rate: f64) -> Result<(), TrainError> {
         let refuse = |message: String| Err(TrainError::Config(message));
         let warmup = self.warmup_steps;
         let is_whole = warmup >= 1.0 && warmup.fract() == 0.0;
@@ -147,7 +147,7 @@ impl ScheduleNumbers {
                 ));
             }
         }
-        let steps = matches!(schedule, Schedule::Step);
+        let steps = matches!(schedule, LrSchedule::Step);
         match self.decay_every {
             Some(0) => {
                 return refuse(
@@ -182,12 +182,12 @@ impl ScheduleNumbers {
     pub(crate) fn differ_after(
         &self,
         step: usize,
-        schedule: Schedule,
+        schedule: LrSchedule,
         [before, after]: [usize; 2],
     ) -> bool {
         let (before, after) = (self.warmup_of(before), self.warmup_of(after));
         let over = step >= before.max(after);
-        schedule.has_an_end() || before != after && (schedule == Schedule::Step || !over)
+        schedule.has_an_end() || before != after && (schedule == LrSchedule::Step || !over)
     }
 
     /// How many of `total_steps` steps the warm-up takes; a share is rounded, and leaves at least one step.
@@ -216,7 +216,7 @@ impl ScheduleNumbers {
     /// rate as high.
     pub(crate) fn config(
         &self,
-        schedule: Schedule,
+        schedule: LrSchedule,
         learning_rate: f64,
         total_steps: usize,
     ) -> Result<LrSchedulerConfig, TrainError> {
@@ -249,12 +249,12 @@ impl ScheduleNumbers {
         let rest = total_steps.saturating_sub(warmup).max(1);
         let end = self.final_learning_rate.unwrap_or(0.0);
         let main: LrSchedulerConfig = match schedule {
-            Schedule::Constant => LrSchedulerConfig::Constant(learning_rate),
-            Schedule::Cosine => CosineAnnealingLrSchedulerConfig::new(learning_rate, rest)
+            LrSchedule::Constant => LrSchedulerConfig::Constant(learning_rate),
+            LrSchedule::Cosine => CosineAnnealingLrSchedulerConfig::new(learning_rate, rest)
                 .with_min_lr(end)
                 .into(),
-            Schedule::Linear => LinearLrSchedulerConfig::new(learning_rate, end, rest).into(),
-            Schedule::Step => {
+            LrSchedule::Linear => LinearLrSchedulerConfig::new(learning_rate, end, rest).into(),
+            LrSchedule::Step => {
                 let factor = self.decay_factor.unwrap_or(DECAY_FACTOR);
                 StepLrSchedulerConfig::new(learning_rate, self.decay_every.unwrap_or(rest))
                     .with_gamma(factor)

@@ -23,7 +23,7 @@ fn numbers_out_of_range_are_named() {
     assert!(refused(|c| c.optimizer.momentum = Some(0.9)).contains("sgd"));
     assert!(refused(|c| c.early_stopping = Some(EarlyStopping { patience: 0 })).contains("1"));
     let too_high_for_cosine = refused(|c| {
-        c.schedule = Schedule::Cosine;
+        c.schedule = LrSchedule::Cosine;
         c.optimizer.learning_rate = 2.0;
     });
     too_high_for_cosine.assert_contains(["`training.optimizer.learning_rate`"]);

@@ -10,7 +10,7 @@ impl TrainError {
     pub(crate) fn may_be_outlived(&self) -> bool {
         let collective = match self {
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => error,
-            Self::Ddp(DdpError::Module(everburn_nn::SyncError::Exchange { .. })) => return true,
+            Self::Ddp(DdpError::Module(everburn_nn::SyncError::Collective { .. })) => return true,
             Self::SomebodyWaits => return true,
             _ => return false,
         };

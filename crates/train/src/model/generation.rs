@@ -17,16 +17,16 @@ use crate::seeds::mix;
 /// # mod everburn { pub use everburn_train as train; }
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn::train::{Generation, whole_text};
+/// use everburn::train::{GenerationConfig, whole_text};
 ///
 /// // A model that scores the token after the last one highest.
 /// let counts = |tokens: Tensor<2, Int>| (tokens + 1).one_hot::<3>(10).float() * 5.0;
-/// let greedy = Generation { tokens: 4, temperature: 0.0, ..Generation::default() };
+/// let greedy = GenerationConfig { tokens: 4, temperature: 0.0, ..GenerationConfig::default() };
 /// let drawn = greedy.draw(&[3], 2, whole_text(counts), &Device::flex()).unwrap();
 /// assert_eq!(drawn, [4, 5, 6, 7]);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Generation {
+pub struct GenerationConfig {
     /// How many tokens are drawn.
     pub tokens: usize,
     /// What scores are divided by: below 1 the likely tokens become more likely; at 0 the likeliest is
@@ -41,7 +41,7 @@ pub struct Generation {
     pub seed: u64,
 }
 
-impl Default for Generation {
+impl Default for GenerationConfig {
     fn default() -> Self {
         Self {
             tokens: 200,
@@ -53,7 +53,7 @@ impl Default for Generation {
     }
 }
 
-/// A scorer for [`Generation`] of a function that takes a whole text: it is shown all tokens again for each new one.
+/// A scorer for [`GenerationConfig`] of a function that takes a whole text: it is shown all tokens again for each new one.
 ///
 /// # Shapes
 /// - what `forward` takes: tokens `[B, T]`
@@ -72,7 +72,7 @@ pub fn whole_text<'a>(
     }
 }
 
-impl Generation {
+impl GenerationConfig {
     /// Draws tokens that follow `prompt`. The model is shown at most the last `context` tokens.
     ///
     /// `score` takes tokens and how many it has been shown of the same text before them; 0 begins a text.
@@ -198,7 +198,7 @@ impl Generation {
     }
 }
 
-/// Tokens as they are drawn: see [`Generation::stream`]. It ends after the last one, or an error.
+/// Tokens as they are drawn: see [`GenerationConfig::stream`]. It ends after the last one, or an error.
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
@@ -210,7 +210,7 @@ impl Generation {
 /// }
 /// ```
 pub struct TokenStream<S> {
-    generation: Generation,
+    generation: GenerationConfig,
     /// The prompt and what has been drawn.
     text: Vec<u32>,
     /// How many tokens of the text the model has been shown.
@@ -246,10 +246,10 @@ impl<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>> TokenStream<S> {
     /// # mod everburn { pub use everburn_train as train; }
     /// use burn::prelude::*;
     /// use burn::tensor::Int;
-    /// use everburn::train::{Generation, whole_text};
+    /// use everburn::train::{GenerationConfig, whole_text};
     ///
     /// let counts = |tokens: Tensor<2, Int>| (tokens + 1).one_hot::<3>(10).float();
-    /// let greedy = Generation { tokens: 2, temperature: 0.0, ..Generation::default() };
+    /// let greedy = GenerationConfig { tokens: 2, temperature: 0.0, ..GenerationConfig::default() };
     /// let mut stream = greedy.stream(&[1], 8, whole_text(counts), &Device::flex()).unwrap();
     /// assert_eq!(stream.by_ref().map(Result::unwrap).collect::<Vec<_>>(), [2, 3]);
     /// stream.extend(&[6, 5]);

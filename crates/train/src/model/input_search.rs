@@ -1,7 +1,7 @@
 //! Whether the data are the cause of a loss that is NaN or infinite.
 //!
 //! The inputs are not looked at while all is well. After such a loss every rank reads its part of that global batch once
-//! more and looks for numbers that are not finite; then the ranks exchange their findings, so that all end with the same error.
+//! more and looks for numbers that are not finite; then the ranks gather their findings, so that all end with the same error.
 //! Of batches whose type is the task's own nothing can be seen: there, a model with fresh weights shows whether the loss of
 //! each sample alone is finite.
 
@@ -92,9 +92,9 @@ impl InputSearch<'_> {
             None => Inputs::Unknown,
         };
         let own = Finding { inputs, sign };
-        // Where the ranks cannot exchange their findings, the error itself is still the first.
+        // Where the ranks cannot gather their findings, the error itself is still the first.
         let all = match self.shared {
-            true => self.exchange(&own),
+            true => self.gather(&own),
             false => Some(vec![(self.members[self.group.rank()], own)]),
         };
         let Some(all) = all else { return error };
@@ -136,8 +136,8 @@ impl InputSearch<'_> {
         }
     }
 
-    /// The findings of all ranks, each with its number; `None` if they cannot be exchanged.
-    fn exchange(&self, own: &Finding) -> Option<Vec<(usize, Finding)>> {
+    /// The findings of all ranks, each with its number; `None` if they cannot be gathered.
+    fn gather(&self, own: &Finding) -> Option<Vec<(usize, Finding)>> {
         let all = all_gather_object(self.group, own).ok()?;
         Some(self.members.iter().copied().zip(all).collect())
     }

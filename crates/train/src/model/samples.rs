@@ -8,7 +8,7 @@ use crate::error::TrainError;
 /// language model, say. Rank 0 shows it among its progress.
 ///
 /// It must leave the device's random numbers alone, or the training would depend on it;
-/// [`Generation`](crate::Generation) does. All ranks are given it.
+/// [`GenerationConfig`](crate::GenerationConfig) does. All ranks are given it.
 ///
 /// ```
 /// # mod everburn { pub use everburn_train as train; }

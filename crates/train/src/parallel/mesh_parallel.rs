@@ -4,7 +4,7 @@ mod config;
 mod groups;
 mod pass;
 mod shards;
-mod tensor_exchange;
+mod tensor_communicator;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub use self::config::MeshParallelConfig;
 use self::groups::Groups;
 use self::pass::{TrainingPass, output_of, pass_times};
 use self::shards::{Shards, held_by};
-use self::tensor_exchange::TensorExchange;
+use self::tensor_communicator::TensorCommunicator;
 use crate::checkpoint::optimizer_states;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
@@ -70,7 +70,7 @@ pub struct MeshParallel<M, O> {
     pipeline: Pipeline,
     shared: SharedParameters,
     shards: Shards,
-    tensor_exchange: TensorExchange,
+    tensor_communicator: TensorCommunicator,
     tensor_rules: Vec<TensorRule>,
     /// By parameter: the places in the pipeline that hold it.
     holders: Vec<(String, Vec<usize>)>,
@@ -151,7 +151,7 @@ where
             pipeline: pipeline.recomputing(every),
             shared,
             shards,
-            tensor_exchange: TensorExchange::default(),
+            tensor_communicator: TensorCommunicator::default(),
             tensor_rules: config.tensor_rules,
             holders,
             micro_batches: config.micro_batches,
@@ -217,7 +217,7 @@ where
         &self,
         model: Supervised<M, O>,
         values: Option<&dyn InitialValues>,
-        exchange: Option<&Connector>,
+        connector: Option<&Connector>,
     ) -> Result<Supervised<M, O>, TrainError> {
         let holders = self.job_holders(|place| {
             let ranks = 0..self.mesh.world_size();
@@ -232,7 +232,7 @@ where
         if self.mesh.tensor == 1 {
             return Ok(model);
         }
-        let ranks = self.tensor_exchange.connect(&self.groups, exchange)?;
+        let ranks = self.tensor_communicator.connect(&self.groups, connector)?;
         let ranks: Arc<dyn TensorGroup> = Arc::new(ranks);
         let cut = tensor_parallel(model, &self.tensor_rules, &ranks);
         Ok(cut.map_err(DdpError::from)?)
@@ -243,7 +243,7 @@ where
     }
 
     fn verify(&self, model: &Supervised<M, O>) -> Result<(), TrainError> {
-        self.tensor_exchange.settle()?;
+        self.tensor_communicator.settle()?;
         self.shared.verify(model)?;
         match self.mesh.tensor {
             1 => Ok(()),
@@ -299,7 +299,7 @@ where
             }
         };
         let mut synced = step.finish(model)?;
-        self.tensor_exchange.check()?;
+        self.tensor_communicator.check()?;
         synced.gradients = self.shared.sum(model, synced.gradients)?;
         if let Some(max) = max_gradient_norm {
             let (gradients, norm) = self.shared.clip(model, synced.gradients, max)?;
@@ -322,12 +322,12 @@ where
         let counts = self.groups.job.rank().is_multiple_of(self.mesh.tensor);
         let output = output.filter(|_| counts);
         let report = output.map(|output| O::loss(output_of::<O>(output), targets).report());
-        self.tensor_exchange.check()?;
+        self.tensor_communicator.check()?;
         Ok(report)
     }
 
     fn gather(&self, model: Supervised<M, O>) -> Result<Supervised<M, O>, TrainError> {
-        self.tensor_exchange.settle()?;
+        self.tensor_communicator.settle()?;
         // The whole model may be too large for a rank's device.
         let host = Device::flex();
         let model = self.shards.join(model, &self.groups.tensor, &host)?;

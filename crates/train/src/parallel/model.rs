@@ -31,16 +31,16 @@ pub trait ParallelModel<M, B>: Send + Sync {
     /// Whether a rank has a part of some parameters only.
     fn cuts_layers(&self) -> bool;
 
-    /// This rank's part of the model, with rank 0's values, or those that `values` has on all ranks. `exchange` connects the
+    /// This rank's part of the model, with rank 0's values, or those that `values` has on all ranks. `connector` connects the
     /// ranks that share layers, if these exchange by something else than the group itself. All ranks call it.
     ///
     /// # Errors
-    /// If the exchange fails, the ranks' models differ, or a value cannot be read.
+    /// If a collective fails, the ranks' models differ, or a value cannot be read.
     fn prepare(
         &self,
         model: M,
         values: Option<&dyn InitialValues>,
-        exchange: Option<&Connector>,
+        connector: Option<&Connector>,
     ) -> Result<M, TrainError>;
 
     /// Which random numbers this rank draws while it trains: ranks that compute the same draw the same.
@@ -50,7 +50,7 @@ pub trait ParallelModel<M, B>: Send + Sync {
     /// call it.
     ///
     /// # Errors
-    /// If it is not, or the exchange fails.
+    /// If it is not, or a collective fails.
     fn verify(&self, model: &M) -> Result<(), TrainError>;
 
     /// Runs a step forward and backward: the gradients of this rank's part, averaged over all samples,
@@ -58,7 +58,7 @@ pub trait ParallelModel<M, B>: Send + Sync {
     /// passes took. Where the norm of all gradients is above `max_gradient_norm`, they are made smaller.
     ///
     /// # Errors
-    /// If the exchange fails.
+    /// If a collective fails.
     fn step(
         &self,
         model: &M,
@@ -70,13 +70,13 @@ pub trait ParallelModel<M, B>: Send + Sync {
     /// Runs a batch forward: the report of its samples, on one rank of each replica.
     ///
     /// # Errors
-    /// If the exchange fails.
+    /// If a collective fails.
     fn infer(&self, model: &M, batch: B) -> Result<Option<StepReport>, TrainError>;
 
     /// The whole model on rank 0, in the memory of the host's device; this rank's part on the others.
     ///
     /// # Errors
-    /// If the exchange fails.
+    /// If a collective fails.
     fn gather(&self, model: M) -> Result<M, TrainError>;
 
     /// This rank's part of the state of the optimizer.
@@ -88,7 +88,7 @@ pub trait ParallelModel<M, B>: Send + Sync {
     /// The whole state of the optimizer on rank 0, from the parts of all ranks; nothing on the others.
     ///
     /// # Errors
-    /// If the exchange fails.
+    /// If a collective fails.
     fn gather_optimizer(&self, model: &M, part: Vec<u8>) -> Result<Vec<u8>, TrainError>;
 }
 

@@ -17,7 +17,7 @@ use crate::renderer::Display;
 impl Trainer {
     /// The exchange of gradients, where there was a choice.
     pub(super) fn gradients_by(&self) -> Option<String> {
-        let choice = self.exchange.as_ref()?.choice()?;
+        let choice = self.connector.as_ref()?.choice()?;
         Some(choice.to_string())
     }
 

@@ -27,7 +27,7 @@ use crate::record::live_file::LiveSlot;
 use crate::record::outcome::LoopOutcome;
 use crate::record::run_directory::RunDirectory;
 use crate::renderer::NamedMetrics;
-use crate::strategy::{RankSetup, RankStrategy};
+use crate::training_loop::{RankSetup, RankStrategy};
 
 struct Loaders {
     train: AnyLoader,
@@ -184,7 +184,7 @@ impl Trainer {
             ranks: None,
             hashes: None,
             agreement,
-            exchange: self.exchange.clone(),
+            connector: self.connector.clone(),
             initial_values: self.initial_values.clone(),
             elasticity: self.elasticity.clone(),
             resume_wanted: self.resume,

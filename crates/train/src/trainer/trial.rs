@@ -18,12 +18,12 @@ use crate::config::chaos::Chaos;
 use crate::config::checkpoint_every::CheckpointEvery;
 use crate::config::conflicts::RunFeatures;
 use crate::config::read_metrics::ReadMetrics;
-use crate::config::schedule::{Schedule, ScheduleNumbers};
+use crate::config::schedule::{LrSchedule, ScheduleNumbers};
 use crate::error::TrainError;
 use crate::hook::{Hook, HookError, Hooks};
 use crate::metrics::line::MetricLine;
 use crate::model::erased::{AnyData, AnyItem, AnyModel};
-use crate::strategy::Run;
+use crate::training_loop::Run;
 
 /// What is different from a training.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl Trainer {
             stop: self.stop.clone(),
             model_name: self.model_name.clone(),
             evaluation_batch: self.evaluation_batch,
-            exchange: self.exchange.clone(),
+            connector: self.connector.clone(),
             warm_up: self.warm_up,
             kernels: self.kernels.clone(),
             task: self.task.clone(),
@@ -151,7 +151,7 @@ impl Trainer {
             compare_every: 0,
             chaos: Chaos::default(),
             // The rates of the trial take its place.
-            schedule: Schedule::Constant,
+            schedule: LrSchedule::Constant,
             schedule_numbers: ScheduleNumbers::default(),
             ema: None,
             early_stopping: None,

@@ -135,7 +135,7 @@ where
     M: Module + Sync + 'static,
     O: Objective<Input: Clone, Targets: Clone>,
 {
-    // As the strategy does.
+    // As the training loop does.
     let mut model = model.train().fork(&Device::flex().autodiff());
     let before = collect(&model, Values);
     let momentum = MomentumConfig::new().with_momentum(0.9);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_distributed::{Connector, GradientBackend, Waits};
+use everburn_distributed::{Connector, GradientBackend, NcclWait};
 use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_nccl_fake::FakeCluster;
 use everburn_nn::{Activation, Placement, TensorParallel};
@@ -109,10 +109,10 @@ where
     let cluster = Arc::new(FakeCluster::new(world));
     let by_nccl = cut.is_some_and(|cut| cut.nccl);
     let results = on_ranks(world, config, Some(folder), |trainer| {
-        let exchange = by_nccl.then(|| connector(&cluster, trainer.group.rank()));
+        let connector = by_nccl.then(|| connector(&cluster, trainer.group.rank()));
         let trainer = Trainer {
             resume,
-            exchange,
+            connector,
             ..trainer
         };
         let model = model.clone();
@@ -158,5 +158,5 @@ where
 /// Connects a rank with a GPU of its own.
 fn connector(cluster: &Arc<FakeCluster>, rank: usize) -> Arc<Connector> {
     let connector = Connector::new(GradientBackend::Auto, abilities(rank));
-    Arc::new(on_cluster(connector, cluster, rank, Waits::Device))
+    Arc::new(on_cluster(connector, cluster, rank, NcclWait::Device))
 }

@@ -5,11 +5,11 @@
 //! that it reads PyTorch's samples in PyTorch's order. Ranks are threads.
 
 mod cases;
-mod exchange;
 mod golden;
 mod gradients;
 mod nets;
 mod planted;
+mod state_dicts;
 
 use burn::module::Module;
 use everburn_train::{Objective, OptimizerConfig};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_distributed::{Connector, GradientBackend, ShardStage, Waits};
+use everburn_distributed::{Connector, GradientBackend, NcclWait, ShardStage};
 use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
@@ -30,30 +30,30 @@ pub fn connector(
     cluster: &Arc<FakeCluster>,
     rank: usize,
     backend: GradientBackend,
-    waits: Waits,
+    waits: NcclWait,
 ) -> Arc<Connector> {
     let connector = Connector::new(backend, abilities(rank));
     Arc::new(on_cluster(connector, cluster, rank, waits))
 }
 
 /// The connectors of ranks with a GPU each.
-fn connectors(world_size: usize, waits: Waits) -> Vec<Option<Arc<Connector>>> {
+fn connectors(world_size: usize, waits: NcclWait) -> Vec<Option<Arc<Connector>>> {
     let cluster = Arc::new(FakeCluster::new(world_size));
     let connector = |rank| connector(&cluster, rank, GradientBackend::Nccl, waits);
     (0..world_size).map(connector).map(Some).collect()
 }
 
 /// The parameters after a training on ranks that are threads.
-fn train(config: &TrainingConfig, exchanges: &[Option<Arc<Connector>>]) -> Vec<f32> {
+fn train(config: &TrainingConfig, connectors: &[Option<Arc<Connector>>]) -> Vec<f32> {
     // Ranks that are threads share one generator of random numbers, and draw from it in any order.
     let config_of_model = MnistBnConfig::new().with_dropout(0.0);
     let model = weights(config_of_model.init(&Device::flex()));
     let data = digits(3, 150, 40);
-    in_common(on_ranks(exchanges.len(), config, None, |trainer| {
-        let exchange = exchanges[trainer.group.rank()].clone();
-        let by = exchange.as_ref().map(|_| "nccl (2.21.5)".to_string());
+    in_common(on_ranks(connectors.len(), config, None, |trainer| {
+        let connector = connectors[trainer.group.rank()].clone();
+        let by = connector.as_ref().map(|_| "nccl (2.21.5)".to_string());
         let trainer = Trainer {
-            exchange,
+            connector,
             ..trainer
         };
         // Not a clone, which would share the running statistics.
@@ -77,7 +77,7 @@ fn config() -> TrainingConfig {
 /// The same bits with two ranks, however gradients travel.
 fn equal(config: &TrainingConfig) {
     let host = train(config, &[None, None]);
-    for waits in [Waits::Device, Waits::Host] {
+    for waits in [NcclWait::Device, NcclWait::Host] {
         let device = train(config, &connectors(2, waits));
         assert!(device == host, "{waits:?}");
     }
@@ -114,7 +114,7 @@ fn gradients_and_parameters_are_sharded_by_nccl() {
 #[test]
 fn one_rank_by_nccl_learns_what_one_alone_does() {
     let alone = train(&config(), &[None]);
-    assert!(train(&config(), &connectors(1, Waits::Device)) == alone);
+    assert!(train(&config(), &connectors(1, NcclWait::Device)) == alone);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn clipping_on_the_device_is_clipping() {
     config.ddp.max_gradient_norm = Some(0.3);
     config.log_every = 1;
     let host = train(&config, &[None, None]);
-    let device = train(&config, &connectors(2, Waits::Device));
+    let device = train(&config, &connectors(2, NcclWait::Device));
     let apart = host.iter().zip(&device).map(|(a, b)| (a - b).abs());
     // Adam makes steps of its learning rate whatever the gradients' size, so what is near zero is not compared
     // closely.

@@ -146,7 +146,7 @@ fn batch_norm_statistics_and_dropout_survive_several_ranks() {
         epochs: 3,
         batch_size: 32,
         validation_samples: Some(1_000),
-        schedule: everburn_train::Schedule::Cosine,
+        schedule: everburn_train::LrSchedule::Cosine,
         optimizer: optimizer(OptimizerKind::default(), 3e-3),
         ..TrainingConfig::default()
     };

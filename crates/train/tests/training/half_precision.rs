@@ -8,8 +8,8 @@ use burn_train::{InferenceStep, TrainOutput, TrainStep};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_tests::AssertContains;
 use everburn_train::{
-    Classification, Classifier, MetricKind, MetricLine, Objective, OptimizerKind, Precision,
-    Schedule, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
+    Classification, Classifier, LrSchedule, MetricKind, MetricLine, Objective, OptimizerKind,
+    Precision, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
 };
 
 use crate::harness::config::{changed, optimizer};
@@ -141,10 +141,10 @@ fn nothing_is_learnt_in_a_step_that_is_skipped_and_no_schedule_goes_on() {
         config.schedule = schedule;
         train(&config, 2)
     };
-    let three = trained(Schedule::Constant, 3, "");
-    let skipped = trained(Schedule::Constant, 4, "overflow=0@step:4");
+    let three = trained(LrSchedule::Constant, 3, "");
+    let skipped = trained(LrSchedule::Constant, 4, "overflow=0@step:4");
     assert_eq!(three.parameters, skipped.parameters);
-    let four = trained(Schedule::Constant, 4, "");
+    let four = trained(LrSchedule::Constant, 4, "");
     assert_ne!(three.parameters, four.parameters);
 
     let rates = |trained: &Trained| {
@@ -152,10 +152,10 @@ fn nothing_is_learnt_in_a_step_that_is_skipped_and_no_schedule_goes_on() {
         let rates = lines.iter().map(|line| line.learning_rate.unwrap());
         rates.collect::<Vec<_>>()
     };
-    let whole = rates(&trained(Schedule::Cosine, 4, ""));
+    let whole = rates(&trained(LrSchedule::Cosine, 4, ""));
     assert!(whole[1] < whole[0], "{whole:?}");
     let faults = "overflow=0@step:2,overflow=1@step:3";
-    let late = rates(&trained(Schedule::Cosine, 4, faults));
+    let late = rates(&trained(LrSchedule::Cosine, 4, faults));
     assert_eq!(late, [whole[0], whole[1], whole[1], whole[1]]);
 }
 

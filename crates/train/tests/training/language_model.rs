@@ -11,9 +11,9 @@ use everburn_distributed::ShardStage;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_nn::IndexOf;
 use everburn_train::{
-    Adapter, Generation, LanguageModel, LoraConfig, MaskedNextToken, MaskedTextBatch, MetricLine,
-    OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, TrainError, TrainingConfig,
-    TrainingData, whole_text,
+    Adapter, GenerationConfig, LanguageModel, LoraConfig, MaskedNextToken, MaskedTextBatch,
+    MetricLine, OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, TrainError,
+    TrainingConfig, TrainingData, whole_text,
 };
 
 use crate::harness::config::{changed, optimizer};
@@ -145,10 +145,10 @@ fn a_short_text_is_learned_by_heart_and_written_down() {
     let (model, report) = trainer.fit(model, &data).unwrap();
     assert!(report.test_loss.unwrap() < 0.3, "{report:?}");
 
-    let generation = Generation {
+    let generation = GenerationConfig {
         tokens: 60,
         temperature: 0.0,
-        ..Generation::default()
+        ..GenerationConfig::default()
     };
     let prompt = tokenizer.encode("the quick br").unwrap();
     let model = model.valid();
@@ -182,11 +182,11 @@ fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
     let steps = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&steps);
     let samples = Samples::new(Some(2), move |model: &LanguageModel<Gpt>, step| {
-        let generation = Generation {
+        let generation = GenerationConfig {
             tokens: 5,
             temperature: 1.0,
             seed: step as u64,
-            ..Generation::default()
+            ..GenerationConfig::default()
         };
         let score = whole_text(|tokens| model.forward(tokens));
         let drawn = generation.draw(&[0], CONTEXT, score, &Device::flex())?;

@@ -286,7 +286,7 @@ fn running_statistics_are_averaged_at_the_outer_steps() {
         epochs: 4,
         validation_samples: Some(200),
         // At the end weights stand still for the statistics to catch up.
-        schedule: everburn_train::Schedule::Cosine,
+        schedule: everburn_train::LrSchedule::Cosine,
         ..config("every=7")
     };
     let device = Device::flex();

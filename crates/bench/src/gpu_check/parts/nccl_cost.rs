@@ -8,9 +8,11 @@ use everburn::burn::module::Module;
 use everburn::burn::optim::{GradientsParams, ModuleOptimizer};
 use everburn::burn::prelude::*;
 use everburn::devices::{DeviceError, DeviceName};
-use everburn::distributed::{Abilities, Connector, DeviceExchange, GradientBackend, HostExchange};
+use everburn::distributed::{
+    Abilities, Connector, DeviceCommunicator, GradientBackend, HostCommunicator,
+};
 #[cfg(feature = "cuda")]
-use everburn::distributed::{CubeMemory, Waits};
+use everburn::distributed::{CubeMemory, NcclWait};
 use everburn::nccl::{Library, gpus};
 use everburn::prelude::*;
 use everburn::train::{NextToken, Objective, OptimizerConfig};
@@ -19,7 +21,7 @@ use everburn_record::statistics::median;
 
 use super::throughput::{gpt2, gpt2_optimizer, texts};
 use crate::failure::Failure;
-use crate::gpu_check::order::{ExchangeCost, SEED};
+use crate::gpu_check::order::{CommunicationCost, SEED};
 
 /// How many samples per step has.
 const BATCH: usize = 8;
@@ -40,19 +42,21 @@ struct Side {
 
 /// Measures steps of gpt2-124m on `device`, which is called `name`, with NCCL and without; on the processor, where
 /// there is no NCCL, with an exchange through host memory.
-pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCost, Failure> {
+pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<CommunicationCost, Failure> {
     device.seed(SEED);
     let config = gpt2(quick);
     let device = device.clone().autodiff();
     let batch = texts(&config, BATCH, &device);
     let model = Supervised::<_, NextToken>::of_blocks(config.init(&device).train());
     let settings = gpt2_optimizer();
-    let side = |exchange: Option<Arc<dyn DeviceExchange>>| -> Result<Side, Failure> {
+    let side = |communicator: Option<Arc<dyn DeviceCommunicator>>| -> Result<Side, Failure> {
         let group = ProcessGroup::alone(GroupOptions::default());
         let model = model.clone().fork(&device);
-        let (ddp, model) = match exchange {
+        let (ddp, model) = match communicator {
             None => Ddp::new(model, group, DdpConfig::default())?,
-            Some(exchange) => Ddp::with_exchange(model, group, DdpConfig::default(), exchange)?,
+            Some(communicator) => {
+                Ddp::with_communicator(model, group, DdpConfig::default(), communicator)?
+            }
         };
         Ok(Side {
             ddp,
@@ -60,7 +64,7 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
             model: Some(model),
         })
     };
-    let mut sides = [side(None)?, side(Some(exchange(name)?))?];
+    let mut sides = [side(None)?, side(Some(communicator(name)?))?];
     // Compiles, tunes, makes the optimizers' states, and packs the buckets in the order of the gradients.
     for side in &mut sides {
         side.steps(3, &batch, &settings, &device)?;
@@ -80,7 +84,7 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
     for side in &sides {
         side.ddp.settle()?;
     }
-    Ok(ExchangeCost {
+    Ok(CommunicationCost {
         share: median(&shares).unwrap_or(f64::NAN),
         step_ms: median(&times).unwrap_or(f64::NAN),
         steps,
@@ -88,10 +92,10 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
 }
 
 /// The way that gradients of the device called `name` go where NCCL is asked for.
-fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
+fn communicator(name: &str) -> Result<Arc<dyn DeviceCommunicator>, Failure> {
     let group = ProcessGroup::alone(GroupOptions::default());
     let DeviceName::Cuda(number) = name.parse().map_err(DeviceError::from)? else {
-        return Ok(Arc::new(HostExchange::start(group)?));
+        return Ok(Arc::new(HostCommunicator::start(group)?));
     };
     let library = Arc::new(Library::load()?);
     let abilities = Abilities {
@@ -105,10 +109,10 @@ fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
     let connector = connector.with_nccl(
         move || library.on_gpu(number),
         Arc::new(CubeMemory),
-        Waits::Device,
+        NcclWait::Device,
     );
-    let exchange = connector.connect(&group)?;
-    exchange.ok_or_else(|| Failure::new("NCCL was asked for and not chosen"))
+    let communicator = connector.connect(&group)?;
+    communicator.ok_or_else(|| Failure::new("NCCL was asked for and not chosen"))
 }
 
 impl Side {
@@ -127,7 +131,7 @@ impl Side {
                 let output = model.forward(inputs.clone());
                 NextToken::loss(output, targets.clone()).mean.backward()
             };
-            let synced = if self.ddp.exchanges_gradients() {
+            let synced = if self.ddp.synchronizes_gradients() {
                 let step = self.ddp.begin(BATCH)?;
                 drop(loss(&step.with_hooks(&model, BATCH)));
                 step.finish(&model)?

@@ -7,7 +7,7 @@ use everburn::burn::module::{Module, ModuleVisitor, Param};
 use everburn::burn::optim::GradientsParams;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::{Distribution, Int};
-use everburn::nn::Recording;
+use everburn::nn::CapturedGraph;
 use everburn::train::{Classification, Objective, draw_parameters};
 use everburn_models::mnist::{Mnist, MnistConfig};
 
@@ -35,7 +35,7 @@ pub(super) fn run(device: &Device) -> Result<Replayed, Failure> {
     let classes = Tensor::<1, Int>::zeros([BATCH], &device);
     let recorded = {
         let pass = || pass(&model, images.clone(), classes.clone());
-        Recording::of(&device, pass)
+        CapturedGraph::capture(&device, pass)
     };
     let mut recorded = recorded.map_err(|error| Failure::usage(error.to_string()))?;
     let mut apart = |images: &Tensor<4>| -> Result<f64, Failure> {

@@ -2,7 +2,7 @@
 
 mod client;
 mod client_batches;
-mod client_exchange;
+mod client_requests;
 mod client_waits;
 mod connect;
 mod connection;

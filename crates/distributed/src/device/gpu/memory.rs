@@ -17,7 +17,7 @@ use everburn_collectives::group::DType;
 use everburn_nccl::DeviceBuffer;
 
 use super::{adopt, fused, into_burn, resolve};
-use crate::device::exchange::{DeviceMemory, Lent};
+use crate::device::communicator::{DeviceMemory, Lent};
 
 /// The memory of tensors on CUDA, in the primary context of their GPU, which NCCL uses too, and of those on ROCm.
 ///

@@ -1,8 +1,8 @@
-//! How ranks come to their exchange, again after each change of the group.
+//! How ranks come to their communicator, again after each change of the group.
 
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Abilities, Connector, Ddp, DdpConfig, GradientBackend, Waits};
+use everburn_distributed::{Abilities, Connector, Ddp, DdpConfig, GradientBackend, NcclWait};
 use everburn_distributed_fake::on_cluster;
 use everburn_nccl_fake::Fault;
 
@@ -15,15 +15,15 @@ fn able(rank: &Rank) -> Abilities {
 
 fn connector(rank: &Rank, wanted: GradientBackend, abilities: Abilities) -> Connector {
     let connector = Connector::new(wanted, abilities);
-    on_cluster(connector, &rank.cluster, rank.number(), Waits::Host)
+    on_cluster(connector, &rank.cluster, rank.number(), NcclWait::Host)
 }
 
 fn learns(connector: &Connector, group: &ProcessGroup) {
     let device = Device::flex().autodiff();
-    let exchange = connector.connect(group).unwrap();
-    let exchange = exchange.expect("every rank has a GPU of its own");
-    assert_eq!(exchange.name(), "nccl");
-    let made = Ddp::with_exchange(model(&device), group.clone(), small_buckets(), exchange);
+    let communicator = connector.connect(group).unwrap();
+    let communicator = communicator.expect("every rank has a GPU of its own");
+    assert_eq!(communicator.name(), "nccl");
+    let made = Ddp::with_communicator(model(&device), group.clone(), small_buckets(), communicator);
     let (ddp, model) = made.unwrap();
     let synced = overlapped(&ddp, &model, 6, 1, true).unwrap();
     let expected = all_values(&model, &whole(&model, 6, true));
@@ -58,7 +58,7 @@ fn ranks_on_amds_gpus_take_rccl_and_their_hosts_wait() {
             ..able(&rank)
         };
         let connector = Connector::new(GradientBackend::Auto, on_amd);
-        let connector = on_cluster(connector, &rank.cluster, rank.number(), Waits::Device);
+        let connector = on_cluster(connector, &rank.cluster, rank.number(), NcclWait::Device);
         learns(&connector, &rank.group);
         let choice = connector.choice().unwrap().to_string();
         assert_eq!(choice, "nccl (RCCL 2.21.5)");
@@ -93,6 +93,6 @@ fn one_rank_measures_nccl_where_it_is_asked_for() {
         learns(&connector, &rank.group);
         let device = Device::flex().autodiff();
         let (ddp, _) = Ddp::new(model(&device), rank.group.clone(), DdpConfig::default()).unwrap();
-        assert!(!ddp.exchanges_gradients());
+        assert!(!ddp.synchronizes_gradients());
     });
 }

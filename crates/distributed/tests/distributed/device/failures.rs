@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, GroupOptions};
-use everburn_distributed::{Ddp, DdpError, NcclExchange, Waits};
+use everburn_distributed::{Ddp, DdpError, NcclCommunicator, NcclWait};
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl::Status;
 use everburn_nccl_fake::Fault;
@@ -113,13 +113,13 @@ fn a_rank_that_does_not_come_is_named_with_the_step() {
         let number = rank.number();
         let nccl = rank.cluster.connect(number, &rank.group).unwrap();
         let memory = Arc::new(FakeMemory::new(rank.cluster.clone(), number));
-        let exchange = Arc::new(NcclExchange::new(nccl, memory, Waits::Host));
+        let communicator = Arc::new(NcclCommunicator::new(nccl, memory, NcclWait::Host));
         let device = Device::flex().autodiff();
-        let made = Ddp::with_exchange(
+        let made = Ddp::with_communicator(
             model(&device),
             rank.group.clone(),
             small_buckets(),
-            exchange,
+            communicator,
         );
         let (ddp, model) = made.unwrap();
         overlapped(&ddp, &model, 4, 1, true).unwrap();

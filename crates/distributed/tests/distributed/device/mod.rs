@@ -3,8 +3,8 @@
 //! Devices are made up here: tensors of the processor, whose memory is lent to the stand-in for NCCL, as
 //! CUDA's is to NCCL.
 
+mod communicators;
 mod connecting;
-mod exchanges;
 mod failures;
 mod results;
 mod rounded;

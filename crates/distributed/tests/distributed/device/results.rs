@@ -52,7 +52,7 @@ fn a_step_equals_one_device_on_any_number_of_ranks() {
         for world_size in [1, 3, 4] {
             let ranks = on_ranks(world_size, move |rank| {
                 let (ddp, model) = rank.ddp(way, small_buckets()).unwrap();
-                assert!(ddp.exchanges_gradients());
+                assert!(ddp.synchronizes_gradients());
                 let expected = all_values(&model, &whole(&model, 7, true));
                 let mut found = Vec::new();
                 for _ in 0..2 {

@@ -6,7 +6,7 @@ use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    CommunicationHookConfig, Ddp, DdpConfig, DeviceExchange, GradientBucket, HostExchange,
+    CommunicationHookConfig, Ddp, DdpConfig, DeviceCommunicator, GradientBucket, HostCommunicator,
 };
 
 use super::ways::model;
@@ -20,11 +20,11 @@ fn config(hook: &str) -> CommunicationHookConfig {
     hook.parse().unwrap()
 }
 
-/// An exchange beside `group`.
-fn exchange(group: &ProcessGroup, hook: &str) -> HostExchange {
+/// A communicator beside `group`.
+fn communicator(group: &ProcessGroup, hook: &str) -> HostCommunicator {
     let all: Vec<usize> = (0..group.world_size()).collect();
     let own = group.subgroup(&all).unwrap().unwrap();
-    HostExchange::with_hook(own, config(hook)).unwrap()
+    HostCommunicator::with_hook(own, config(hook)).unwrap()
 }
 
 fn tensor(values: &[f32]) -> Tensor<1> {
@@ -57,7 +57,7 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
     for hook in HOOKS {
         for world_size in WORLD_SIZES {
             on_ranks(world_size, |group| {
-                let exchange = exchange(&group, hook);
+                let communicator = communicator(&group, hook);
                 let mut on_host = config(hook).build();
                 let both = steps(group.rank(), 0).into_iter();
                 for (step, both) in both.zip(steps(group.rank(), 1)).enumerate() {
@@ -66,7 +66,7 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
                     let begun: Vec<_> = buckets
                         .iter()
                         .enumerate()
-                        .map(|(index, values)| exchange.begin(index, tensor(values)).unwrap())
+                        .map(|(index, values)| communicator.begin(index, tensor(values)).unwrap())
                         .collect();
                     let mut bytes = 0;
                     for (index, (sum, values)) in begun.into_iter().zip(&mut buckets).enumerate() {
@@ -83,9 +83,13 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
                             "{hook}, {world_size} ranks, step {step}, bucket {index}"
                         );
                     }
-                    assert_eq!(exchange.take_bytes(), Some(bytes), "{hook}, step {step}");
+                    assert_eq!(
+                        communicator.take_bytes(),
+                        Some(bytes),
+                        "{hook}, step {step}"
+                    );
                 }
-                exchange.settle().unwrap();
+                communicator.settle().unwrap();
             });
         }
     }
@@ -94,17 +98,17 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
 #[test]
 fn a_sum_that_nobody_collects_is_forgotten_on_all_ranks() {
     on_ranks(3, |group| {
-        let exchange = exchange(&group, "fp16");
-        let begin = || exchange.begin(0, tensor(&[1.0; 100])).unwrap();
+        let communicator = communicator(&group, "fp16");
+        let begin = || communicator.begin(0, tensor(&[1.0; 100])).unwrap();
         let step = || {
             assert_eq!(numbers(begin().collect().unwrap()), [3.0; 100]);
-            exchange.take_bytes().unwrap()
+            communicator.take_bytes().unwrap()
         };
         assert_eq!([step(), step()], [400, 200]);
         drop(begin());
         // Its scale is that of no sum that all ranks have: it is found again.
         assert_eq!([step(), step()], [400, 200]);
-        exchange.settle().unwrap();
+        communicator.settle().unwrap();
     });
 }
 
@@ -112,15 +116,15 @@ fn a_sum_that_nobody_collects_is_forgotten_on_all_ranks() {
 fn other_types_than_f32_go_as_they_are() {
     for dtype in [DType::F16, DType::BF16, DType::F64] {
         on_ranks(2, |group| {
-            let exchange = exchange(&group, "bf16");
-            let sum = exchange
+            let communicator = communicator(&group, "bf16");
+            let sum = communicator
                 .begin(0, tensor(&[1.5; 5]).cast(dtype))
                 .unwrap()
                 .collect()
                 .unwrap();
             assert_eq!(sum.dtype(), dtype);
             assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
-            assert_eq!(exchange.take_bytes(), Some(5 * dtype.size() as u64));
+            assert_eq!(communicator.take_bytes(), Some(5 * dtype.size() as u64));
         });
     }
 }
@@ -128,7 +132,7 @@ fn other_types_than_f32_go_as_they_are() {
 #[test]
 fn hooks_that_need_gradients_in_host_memory_are_refused() {
     on_ranks(1, |group| {
-        let refused = HostExchange::with_hook(group, config("power-sgd:2")).unwrap_err();
+        let refused = HostCommunicator::with_hook(group, config("power-sgd:2")).unwrap_err();
         let refused = refused.to_string();
         assert!(refused.contains("the communication hook power-sgd:2 is for"));
         assert!(refused.contains("use fp16 or bf16"), "{refused}");
@@ -148,8 +152,10 @@ fn a_step_has_the_bits_of_the_step_on_processors_with_the_hook() {
                 };
                 let made = Ddp::new(model(&device), group.clone(), hooked);
                 let (host, own) = made.unwrap();
-                let exchange: Arc<dyn DeviceExchange> = Arc::new(exchange(&group, hook));
-                let made = Ddp::with_exchange(model(&device), group, small_buckets(), exchange);
+                let communicator: Arc<dyn DeviceCommunicator> =
+                    Arc::new(communicator(&group, hook));
+                let made =
+                    Ddp::with_communicator(model(&device), group, small_buckets(), communicator);
                 let (ddp, other) = made.unwrap();
                 let (mut first, mut last) = (0, 0);
                 // From the second step on the buckets are packed in the order of the backward pass.

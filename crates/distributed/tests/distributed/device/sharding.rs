@@ -8,8 +8,9 @@ use burn::optim::SgdConfig;
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
-    Ddp, DdpConfig, DdpError, DeviceCollective, DeviceExchange, DeviceMemory, GradientShards,
-    HostExchange, Lent, NcclExchange, ParameterShards, PendingTensor, ShardStage, Waits, share_of,
+    Ddp, DdpConfig, DdpError, DeviceCollective, DeviceCommunicator, DeviceMemory, GradientShards,
+    HostCommunicator, Lent, NcclCommunicator, NcclWait, ParameterShards, PendingTensor, ShardStage,
+    share_of,
 };
 use everburn_distributed_fake::FakeMemory;
 
@@ -213,9 +214,9 @@ fn a_rank_that_cannot_gather_parameters_is_named_on_all() {
             is_full: is_full.clone(),
         });
         let nccl = rank.cluster.connect(number, &rank.group).unwrap();
-        let exchange = Arc::new(NcclExchange::new(nccl, memory, Waits::Device));
+        let communicator = Arc::new(NcclCommunicator::new(nccl, memory, NcclWait::Device));
         let (model, config) = (model(&device), GRADIENTS.config());
-        let made = Ddp::with_exchange(model, rank.group.clone(), config, exchange);
+        let made = Ddp::with_communicator(model, rank.group.clone(), config, communicator);
         let (ddp, model) = made.unwrap();
         let (mut shards, model) = ParameterShards::new(model, &ddp, None).unwrap();
         let step = ddp.begin(1).unwrap();
@@ -239,11 +240,11 @@ fn a_rank_that_cannot_gather_parameters_is_named_on_all() {
     assert!(errors[0].contains("rank 1"), "{}", errors[0]);
 }
 
-/// An exchange whose failure is seen only where it is waited for.
+/// A communicator whose failure is seen only where it is waited for.
 #[derive(Debug)]
-struct FailsLate(Arc<dyn DeviceExchange>);
+struct FailsLate(Arc<dyn DeviceCommunicator>);
 
-impl DeviceExchange for FailsLate {
+impl DeviceCommunicator for FailsLate {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -280,9 +281,9 @@ impl DeviceExchange for FailsLate {
 #[test]
 fn parameters_that_are_gathered_on_a_device_have_come_at_the_end() {
     on_ranks(2, |rank| {
-        let exchange = Arc::new(FailsLate(rank.exchange(Way::Nccl)));
+        let communicator = Arc::new(FailsLate(rank.communicator(Way::Nccl)));
         let (model, config) = (model(&Device::flex().autodiff()), GRADIENTS.config());
-        let (ddp, model) = Ddp::with_exchange(model, rank.group, config, exchange).unwrap();
+        let (ddp, model) = Ddp::with_communicator(model, rank.group, config, communicator).unwrap();
         let (mut shards, model) = ParameterShards::new(model, &ddp, None).unwrap();
         let error = shards.settle(model).map(drop).unwrap_err().to_string();
         assert!(error.contains("it did not come"), "{error}");
@@ -313,8 +314,8 @@ fn what_cannot_be_sharded_on_devices_is_refused() {
 fn each_end_of_a_step_is_for_its_kind_of_gradients() {
     let alone = || ProcessGroup::alone(GroupOptions::default());
     let device = Device::flex().autodiff();
-    let exchange = Arc::new(HostExchange::start(alone()).unwrap());
-    let made = Ddp::with_exchange(model(&device), alone(), small_buckets(), exchange);
+    let communicator = Arc::new(HostCommunicator::start(alone()).unwrap());
+    let made = Ddp::with_communicator(model(&device), alone(), small_buckets(), communicator);
     let (ddp, model) = made.unwrap();
     let step = ddp.begin(2).unwrap();
     let watched = step.with_hooks(&model, 2);

@@ -7,7 +7,7 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
-    Ddp, DdpConfig, DdpError, DeviceExchange, HostExchange, NcclExchange, Waits,
+    Ddp, DdpConfig, DdpError, DeviceCommunicator, HostCommunicator, NcclCommunicator, NcclWait,
 };
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl_fake::{FakeCluster, Fault};
@@ -46,12 +46,12 @@ impl Rank {
         self.group.rank()
     }
 
-    /// The exchange between all ranks.
-    pub fn exchange(&self, way: Way) -> Arc<dyn DeviceExchange> {
+    /// The communicator of all ranks.
+    pub fn communicator(&self, way: Way) -> Arc<dyn DeviceCommunicator> {
         if way == Way::Staged {
             let all: Vec<usize> = (0..self.group.world_size()).collect();
             let own = self.group.subgroup(&all).unwrap().unwrap();
-            return Arc::new(HostExchange::start(own).unwrap());
+            return Arc::new(HostCommunicator::start(own).unwrap());
         }
         let rank = self.number();
         if way == Way::NcclOnOldDriver {
@@ -59,17 +59,17 @@ impl Rank {
         }
         let nccl = self.cluster.connect(rank, &self.group).unwrap();
         let waits = match way {
-            Way::NcclAndHostWaits => Waits::Host,
-            _ => Waits::Device,
+            Way::NcclAndHostWaits => NcclWait::Host,
+            _ => NcclWait::Device,
         };
         let memory = Arc::new(FakeMemory::new(self.cluster.clone(), rank));
-        Arc::new(NcclExchange::new(nccl, memory, waits))
+        Arc::new(NcclCommunicator::new(nccl, memory, waits))
     }
 
     /// Replicas of [`model`] whose gradients travel so.
     pub fn ddp(&self, way: Way, config: DdpConfig) -> Result<(Ddp, Branchy), DdpError> {
         let model = model(&Device::flex().autodiff());
-        Ddp::with_exchange(model, self.group.clone(), config, self.exchange(way))
+        Ddp::with_communicator(model, self.group.clone(), config, self.communicator(way))
     }
 }
 

@@ -85,7 +85,7 @@ fn sums_by_nccl_have_the_bits_of_those_through_host_memory() {
     ] {
         let by_nccl = ways::on_ranks(2, |rank| {
             let ranks = ModuleRanks::new(&rank.group).unwrap();
-            let ranks = ranks.with_exchange(&rank.exchange(way));
+            let ranks = ranks.with_communicator(&rank.communicator(way));
             let ranks: Arc<dyn TensorGroup> = Arc::new(ranks);
             let model = everburn_nn::tensor_parallel(separate(&whole), &rules(), &ranks).unwrap();
             let found = step(&model);

@@ -38,13 +38,13 @@ fn a_rank_that_dies_between_the_passes_is_named() {
 fn a_rank_that_dies_between_the_passes_is_named_where_sums_stay_on_their_devices() {
     let whole = gpt(Positions::Learned);
     let errors = ways::on_ranks(3, |rank| {
-        let exchange = rank.exchange(ways::Way::Nccl);
+        let communicator = rank.communicator(ways::Way::Nccl);
         let ranks = ModuleRanks::new(&rank.group).unwrap();
-        let ranks: Arc<dyn TensorGroup> = Arc::new(ranks.with_exchange(&exchange));
+        let ranks: Arc<dyn TensorGroup> = Arc::new(ranks.with_communicator(&communicator));
         let rules = whole.tensor_rules();
         let model = everburn_nn::tensor_parallel(separate(&whole), &rules, &ranks).unwrap();
         let loss = loss_of(model.forward(tokens(2, 0, &device())));
-        exchange.settle().unwrap();
+        communicator.settle().unwrap();
         rank.group.barrier().wait().unwrap();
         if rank.number() == 1 {
             rank.cluster.kill(1, false);
@@ -53,7 +53,7 @@ fn a_rank_that_dies_between_the_passes_is_named_where_sums_stay_on_their_devices
         }
         // The pass comes to its end all the same.
         drop(loss.backward());
-        exchange.check().unwrap_err().to_string()
+        communicator.check().unwrap_err().to_string()
     });
     for error in [&errors[0], &errors[2]] {
         assert!(error.contains("rank 1"), "{error}");

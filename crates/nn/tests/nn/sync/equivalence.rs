@@ -128,7 +128,7 @@ fn ranks_compute_what_one_device_computes_from_all_samples() {
                 let norm = attached(norm(&device), &group, sums);
                 let step = step(&norm, mine, weights, reduction);
                 assert_eq!(group.aborted(), None);
-                assert!(shares.len() == 1 || group.exchanges() == sums.exchanges());
+                assert!(shares.len() == 1 || group.all_reduces() == sums.all_reduces());
                 step
             });
             assert_close(

@@ -53,7 +53,7 @@ fn a_failed_sum_is_an_error_with_its_reason() {
     let group: Arc<dyn StatisticsGroup> = group;
     let error = all_reduce_sum(Tensor::<1>::ones([2], &Device::flex()), &group).unwrap_err();
     let reason = "rank 1 is gone".to_owned();
-    assert_eq!(error, SyncError::Exchange { reason });
+    assert_eq!(error, SyncError::Collective { reason });
 }
 
 #[test]

@@ -17,7 +17,7 @@ struct Round {
     /// The sums of the round that has ended, and its number.
     sums: Vec<f64>,
     number: u64,
-    exchanges: u64,
+    all_reduces: u64,
     aborted: Option<String>,
 }
 
@@ -64,9 +64,9 @@ impl Threads {
         self.shared.round.lock().unwrap().aborted.clone()
     }
 
-    /// How many exchanges there have been.
-    pub fn exchanges(&self) -> u64 {
-        self.shared.round.lock().unwrap().exchanges
+    /// How many all-reduces there have been.
+    pub fn all_reduces(&self) -> u64 {
+        self.shared.round.lock().unwrap().all_reduces
     }
 }
 
@@ -76,7 +76,7 @@ impl StatisticsGroup for Threads {
     }
 
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError> {
-        let failed = |reason: &str| SyncError::Exchange {
+        let failed = |reason: &str| SyncError::Collective {
             reason: reason.to_owned(),
         };
         let mut round = self.shared.round.lock().unwrap();
@@ -93,7 +93,7 @@ impl StatisticsGroup for Threads {
             } else {
                 let sum = |index| arrived.iter().map(|other: &Vec<f64>| other[index]).sum();
                 round.sums = (0..values.len()).map(sum).collect();
-                round.exchanges += 1;
+                round.all_reduces += 1;
             }
             round.number += 1;
             self.shared.changed.notify_all();
@@ -140,8 +140,8 @@ impl Sums {
         }
     }
 
-    /// How many exchanges a layer makes in a forward and a backward pass.
-    pub fn exchanges(self) -> u64 {
+    /// How many all-reduces a layer makes in a forward and a backward pass.
+    pub fn all_reduces(self) -> u64 {
         match self {
             Self::InHostMemory => 2,
             Self::OnDevice => 3,

@@ -19,7 +19,7 @@ type Form = (String, Vec<usize>);
 /// largest. Every rank calls it, and all are given the same bits; and how many bytes it has handed to the exchange.
 ///
 /// # Errors
-/// If the exchange fails, or ranks have states of one name and other shapes.
+/// If a collective fails, or ranks have states of one name and other shapes.
 pub(crate) fn mean(
     own: Vec<NamedTensor>,
     group: &ProcessGroup,

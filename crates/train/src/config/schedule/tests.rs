@@ -4,7 +4,7 @@ use everburn_tests::AssertContains;
 
 use super::*;
 
-fn rates(schedule: Schedule, numbers: ScheduleNumbers, steps: usize) -> Result<Vec<f64>, String> {
+fn rates(schedule: LrSchedule, numbers: ScheduleNumbers, steps: usize) -> Result<Vec<f64>, String> {
     let scheduler = init(numbers, schedule, steps);
     let mut scheduler = scheduler.map_err(|error| error.to_string())?;
     Ok((0..steps).map(|_| scheduler.step().base()).collect())
@@ -12,7 +12,7 @@ fn rates(schedule: Schedule, numbers: ScheduleNumbers, steps: usize) -> Result<V
 
 fn init(
     numbers: ScheduleNumbers,
-    schedule: Schedule,
+    schedule: LrSchedule,
     steps: usize,
 ) -> Result<ModuleLrScheduler, TrainError> {
     initialised(&ModuleLrSchedulerConfig::new(
@@ -36,16 +36,16 @@ fn each_schedule_has_its_curve_behind_the_warm_up() {
         warmup_steps: 3.0,
         ..none
     };
-    close(&rates(Schedule::Constant, none, 3).unwrap(), &[0.8; 3]);
+    close(&rates(LrSchedule::Constant, none, 3).unwrap(), &[0.8; 3]);
     let rise = [0.2, 0.4, 0.6];
     let all = |curve: &[f64]| [&rise, curve].concat();
-    let constant = rates(Schedule::Constant, warm, 5).unwrap();
+    let constant = rates(LrSchedule::Constant, warm, 5).unwrap();
     close(&constant, &all(&[0.8, 0.8]));
     let share = ScheduleNumbers {
         warmup_steps: 0.3,
         ..none
     };
-    let ten = rates(Schedule::Constant, share, 10).unwrap();
+    let ten = rates(LrSchedule::Constant, share, 10).unwrap();
     close(&ten[..5], &all(&[0.8, 0.8]));
     // 0.3 steps are none.
     let small = ScheduleNumbers {
@@ -53,21 +53,24 @@ fn each_schedule_has_its_curve_behind_the_warm_up() {
         ..none
     };
     assert_eq!(
-        rates(Schedule::Cosine, small, 3),
-        rates(Schedule::Cosine, none, 3)
+        rates(LrSchedule::Cosine, small, 3),
+        rates(LrSchedule::Cosine, none, 3)
     );
     let differ =
         |numbers: ScheduleNumbers, step, schedule| numbers.differ_after(step, schedule, [10, 20]);
-    assert!(differ(share, 5, Schedule::Constant) && differ(share, 9, Schedule::Step));
-    assert!(!differ(share, 6, Schedule::Constant) && !differ(warm, 1, Schedule::Constant));
-    assert!(differ(warm, 9, Schedule::Cosine));
+    assert!(differ(share, 5, LrSchedule::Constant) && differ(share, 9, LrSchedule::Step));
+    assert!(!differ(share, 6, LrSchedule::Constant) && !differ(warm, 1, LrSchedule::Constant));
+    assert!(differ(warm, 9, LrSchedule::Cosine));
     let to = ScheduleNumbers {
         final_learning_rate: Some(0.4),
         ..warm
     };
-    close(&rates(Schedule::Cosine, to, 5).unwrap(), &all(&[0.8, 0.6]));
     close(
-        &rates(Schedule::Linear, to, 7).unwrap(),
+        &rates(LrSchedule::Cosine, to, 5).unwrap(),
+        &all(&[0.8, 0.6]),
+    );
+    close(
+        &rates(LrSchedule::Linear, to, 7).unwrap(),
         &all(&[0.8, 0.7, 0.6, 0.5]),
     );
     let step = ScheduleNumbers {
@@ -76,7 +79,7 @@ fn each_schedule_has_its_curve_behind_the_warm_up() {
         ..warm
     };
     close(
-        &rates(Schedule::Step, step, 8).unwrap(),
+        &rates(LrSchedule::Step, step, 8).unwrap(),
         &all(&[0.8, 0.8, 0.4, 0.4, 0.2]),
     );
 }
@@ -107,9 +110,9 @@ fn a_schedule_goes_on_from_its_record() {
         decay_every: Some(2),
         ..ScheduleNumbers::default()
     };
-    let all = rates(Schedule::Step, numbers, 9).unwrap();
+    let all = rates(LrSchedule::Step, numbers, 9).unwrap();
     for made in 0..9 {
-        let fresh = || init(numbers, Schedule::Step, 9).unwrap();
+        let fresh = || init(numbers, LrSchedule::Step, 9).unwrap();
         let mut scheduler = fresh();
         (0..made).for_each(|_| drop(scheduler.step()));
         let mut again = fresh().load_record(scheduler.to_record());
@@ -125,47 +128,47 @@ fn numbers_that_say_nothing_or_cannot_be_are_refused() {
         change(&mut numbers);
         rates(schedule, numbers, 5).unwrap_err()
     };
-    let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
+    let constant = refused(LrSchedule::Constant, |n| n.final_learning_rate = Some(0.1));
     constant.assert_contains(["`training.schedule = cosine` or linear"]);
-    let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
+    let above = refused(LrSchedule::Cosine, |n| n.final_learning_rate = Some(0.9));
     above.assert_contains(["`training.schedule_numbers.final_learning_rate = 0.9`"]);
-    let how_often = refused(Schedule::Step, |_| {});
+    let how_often = refused(LrSchedule::Step, |_| {});
     how_often.assert_contains(["`training.schedule_numbers.decay_every`"]);
-    let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
+    let cosine = refused(LrSchedule::Cosine, |n| n.decay_every = Some(2));
     assert!(cosine.contains("`training.schedule = step`"), "{cosine}");
-    let rising = refused(Schedule::Step, |n| {
+    let rising = refused(LrSchedule::Step, |n| {
         (n.decay_every, n.decay_factor) = (Some(2), Some(1.5));
     });
     rising.assert_contains(["`training.schedule_numbers.decay_factor = 1.5`"]);
     let high = |schedule, warmup_steps| {
         let numbers = ScheduleNumbers {
             warmup_steps,
-            decay_every: matches!(schedule, Schedule::Step).then_some(2),
+            decay_every: matches!(schedule, LrSchedule::Step).then_some(2),
             ..ScheduleNumbers::default()
         };
         numbers.config(schedule, 2.0, 9).map(drop)
     };
-    let cosine = high(Schedule::Cosine, 0.0).unwrap_err().to_string();
+    let cosine = high(LrSchedule::Cosine, 0.0).unwrap_err().to_string();
     let advice = "of at most 1, and this one is 2: `training.schedule = constant` takes more";
     assert!(cosine.ends_with(advice), "{cosine}");
     assert!(
         cosine.starts_with("`training.schedule = cosine`"),
         "{cosine}"
     );
-    let warm = high(Schedule::Constant, 3.0).unwrap_err().to_string();
+    let warm = high(LrSchedule::Constant, 3.0).unwrap_err().to_string();
     let advice = "`training.schedule = constant` without a warm-up takes more";
     assert!(warm.ends_with(advice), "{warm}");
-    for schedule in [Schedule::Constant, Schedule::Step] {
+    for schedule in [LrSchedule::Constant, LrSchedule::Step] {
         assert!(high(schedule, 0.0).is_ok(), "{schedule}");
     }
-    let long = refused(Schedule::Linear, |n| n.warmup_steps = 5.0);
+    let long = refused(LrSchedule::Linear, |n| n.warmup_steps = 5.0);
     long.assert_contains(["`training.schedule_numbers.warmup_steps`"]);
     for steps in [-1.0, 1.5, f64::INFINITY, f64::NAN] {
         let numbers = ScheduleNumbers {
             warmup_steps: steps,
             ..ScheduleNumbers::default()
         };
-        let error = rates(Schedule::Constant, numbers, 5).unwrap_err();
+        let error = rates(LrSchedule::Constant, numbers, 5).unwrap_err();
         assert!(error.contains("must be a whole number of steps"), "{error}");
     }
 }

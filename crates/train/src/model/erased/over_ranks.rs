@@ -61,9 +61,9 @@ impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
         &self,
         model: AnyModel,
         values: Option<&dyn InitialValues>,
-        exchange: Option<&Connector>,
+        connector: Option<&Connector>,
     ) -> Result<AnyModel, TrainError> {
-        let model = self.0.prepare(model.open(), values, exchange)?;
+        let model = self.0.prepare(model.open(), values, connector)?;
         Ok(AnyModel::new(model))
     }
 

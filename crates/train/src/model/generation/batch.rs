@@ -7,10 +7,10 @@
 use burn::prelude::*;
 use burn::tensor::Int;
 
-use super::{Generation, scores_behind};
+use super::{GenerationConfig, scores_behind};
 use crate::error::TrainError;
 
-impl Generation {
+impl GenerationConfig {
     /// As [`draw`](Self::draw), for several prompts of any lengths: what follows each of them. `goes_on` is asked after
     /// each token whether that text continues, with the number of the prompt and the tokens drawn after it.
     ///
@@ -22,10 +22,10 @@ impl Generation {
     /// # mod everburn { pub use everburn_train as train; }
     /// use burn::prelude::*;
     /// use burn::tensor::Int;
-    /// use everburn::train::{Generation, whole_text};
+    /// use everburn::train::{GenerationConfig, whole_text};
     ///
     /// let counts = |tokens: Tensor<2, Int>| (tokens + 1).one_hot::<3>(10).float();
-    /// let greedy = Generation { tokens: 3, temperature: 0.0, ..Generation::default() };
+    /// let greedy = GenerationConfig { tokens: 3, temperature: 0.0, ..GenerationConfig::default() };
     /// let prompts = [vec![1], vec![7, 3, 4]];
     /// let up_to_six = |_, drawn: &[u32]| drawn.last() != Some(&6);
     /// let drawn = greedy.draw_batch(&prompts, 8, whole_text(counts), &Device::flex(), up_to_six);
@@ -100,10 +100,10 @@ mod tests {
         };
         let prompts = [vec![3], vec![1, 2, 3, 4, 5], vec![16, 16], vec![9; 7]];
         for temperature in [0.0, 0.7] {
-            let generation = Generation {
+            let generation = GenerationConfig {
                 tokens: 6,
                 temperature,
-                ..Generation::default()
+                ..GenerationConfig::default()
             };
             for context in [4, 100] {
                 let device = Device::flex();
@@ -116,11 +116,17 @@ mod tests {
                 assert_eq!(together.unwrap(), alone, "{temperature} {context}");
             }
         }
-        let none = Generation::default().draw_batch(&[], 4, score(), &Device::flex(), |_, _| true);
+        let none =
+            GenerationConfig::default().draw_batch(&[], 4, score(), &Device::flex(), |_, _| true);
         assert!(none.unwrap().is_empty());
         let prompts = [vec![1], vec![]];
-        let empty =
-            Generation::default().draw_batch(&prompts, 4, score(), &Device::flex(), |_, _| true);
+        let empty = GenerationConfig::default().draw_batch(
+            &prompts,
+            4,
+            score(),
+            &Device::flex(),
+            |_, _| true,
+        );
         empty
             .unwrap_err()
             .to_string()

@@ -6,20 +6,20 @@ use super::*;
 fn tokens_are_drawn_as_often_as_they_are_likely_and_the_seed_repeats_them() {
     let shares = [0.1_f64, 0.6, 0.3];
     let scores = shares.map(f64::ln);
-    let whole = Generation {
+    let whole = GenerationConfig {
         temperature: 1.0,
-        ..Generation::default()
+        ..GenerationConfig::default()
     };
     let [sharp, two, most] = [
-        Generation {
+        GenerationConfig {
             temperature: 0.5,
             ..whole
         },
-        Generation {
+        GenerationConfig {
             top_k: Some(2),
             ..whole
         },
-        Generation {
+        GenerationConfig {
             top_p: Some(0.6),
             ..whole
         },
@@ -31,7 +31,7 @@ fn tokens_are_drawn_as_often_as_they_are_likely_and_the_seed_repeats_them() {
         (most, [0.0, 1.0, 0.0]),
     ] {
         let draw = |seed| {
-            let generation = Generation { seed, ..generation };
+            let generation = GenerationConfig { seed, ..generation };
             let draws = (0..20_000).map(|index| generation.choose(&scores, index));
             draws.collect::<Vec<_>>()
         };
@@ -55,10 +55,10 @@ fn a_model_is_shown_each_token_once_until_the_context_is_full() {
         shown.borrow_mut().push((start, tokens.dims()[1]));
         (tokens + 1).one_hot::<3>(20).float()
     };
-    let greedy = Generation {
+    let greedy = GenerationConfig {
         tokens: 4,
         temperature: 0.0,
-        ..Generation::default()
+        ..GenerationConfig::default()
     };
     let drawn = greedy.draw(&[3, 4], 4, score, &Device::flex()).unwrap();
     assert_eq!(drawn, [5, 6, 7, 8]);
@@ -67,27 +67,27 @@ fn a_model_is_shown_each_token_once_until_the_context_is_full() {
 
 #[test]
 fn what_cannot_be_drawn_is_refused() {
-    let draw = |prompt: &[u32], generation: Generation| {
+    let draw = |prompt: &[u32], generation: GenerationConfig| {
         let score = whole_text(|tokens: Tensor<2, Int>| tokens.one_hot::<3>(4).float());
         let drawn = generation.draw(prompt, 8, score, &Device::flex());
         drawn.map_err(|error| error.to_string())
     };
-    let one = Generation {
+    let one = GenerationConfig {
         tokens: 1,
         temperature: 0.0,
-        ..Generation::default()
+        ..GenerationConfig::default()
     };
     let refused = |generation| draw(&[0], generation).unwrap_err();
     assert!(draw(&[], one).unwrap_err().contains("at least one token"));
     for temperature in [-1.0, f64::NAN] {
-        let wrong = Generation { temperature, ..one };
+        let wrong = GenerationConfig { temperature, ..one };
         assert!(refused(wrong).contains("temperature"));
     }
     for top_p in [0.0, 1.5, f64::NAN] {
         let top_p = Some(top_p);
-        assert!(refused(Generation { top_p, ..one }).contains("top-p"));
+        assert!(refused(GenerationConfig { top_p, ..one }).contains("top-p"));
     }
     let top_k = Some(0);
-    assert!(refused(Generation { top_k, ..one }).contains("top-k"));
+    assert!(refused(GenerationConfig { top_k, ..one }).contains("top-k"));
     assert_eq!(draw(&[2], one), Ok(vec![2]));
 }

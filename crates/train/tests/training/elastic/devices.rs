@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use everburn_distributed::{GradientBackend, Waits};
+use everburn_distributed::{GradientBackend, NcclWait};
 use everburn_nccl_fake::FakeCluster;
 use everburn_train::TrainingConfig;
 
@@ -28,10 +28,10 @@ fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
     };
     for (failing, fails_at) in [(2, 1), (1, 9), (0, 20)] {
         let cluster = Arc::new(FakeCluster::new(3));
-        let exchange = |slot| connector(&cluster, slot, GradientBackend::Auto, Waits::Host);
+        let connect = |slot| connector(&cluster, slot, GradientBackend::Auto, NcclWait::Host);
         let folder = folder();
         let job = Job {
-            exchange: Some(&exchange),
+            connect: Some(&connect),
             ..Job::new(&folder, (2, 3), plain())
         };
         let results = job.three_ranks(failing, fails_at);

@@ -144,7 +144,7 @@ struct Job<'a> {
     range: (usize, usize),
     config: TrainingConfig,
     /// How the rank of a slot is connected for its gradients, if not by its group.
-    exchange: Option<&'a (dyn Fn(usize) -> Arc<Connector> + Sync)>,
+    connect: Option<&'a (dyn Fn(usize) -> Arc<Connector> + Sync)>,
 }
 
 /// What a rank's groups are put into.
@@ -157,7 +157,7 @@ impl<'a> Job<'a> {
             folder: folder.path(),
             range,
             config,
-            exchange: None,
+            connect: None,
         }
     }
 
@@ -231,7 +231,7 @@ impl<'a> Job<'a> {
         let trainer = Trainer {
             run: Some(RunDirectory::create(self.folder)?),
             begun_before: incarnation > 1,
-            exchange: self.exchange.map(|exchange| exchange(slot)),
+            connector: self.connect.map(|connect| connect(slot)),
             // Looked at where ranks share samples by their speed.
             compute_seconds: Some(Arc::new(move |samples, _measured| {
                 samples as f64 * if slot == SLOW { 3e-3 } else { 1e-3 }

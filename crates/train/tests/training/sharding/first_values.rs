@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_distributed::{Ddp, DdpError, GradientBackend, InitialValues, ShardStage, Waits};
+use everburn_distributed::{Ddp, DdpError, GradientBackend, InitialValues, NcclWait, ShardStage};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
 use everburn_train::{
@@ -165,11 +165,11 @@ fn values_that_cannot_be_read_are_named_and_whole_parameters_have_none() {
     let (data, cluster) = (images(300), Arc::new(FakeCluster::new(2)));
     let refused = on_ranks(2, &config, None, |mut trainer| {
         let rank = trainer.group.rank();
-        trainer.exchange = Some(connector(
+        trainer.connector = Some(connector(
             &cluster,
             rank,
             GradientBackend::Nccl,
-            Waits::Device,
+            NcclWait::Device,
         ));
         trainer.initial_values = Some(Arc::new(Broken));
         let model = Supervised::<_, Classification<4>>::of_blocks(drawn(built()));

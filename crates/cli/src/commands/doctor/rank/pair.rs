@@ -66,7 +66,7 @@ pub(super) fn in_turn(
     };
     if let Err(error) = wait_for_turn(joined, turn, patience) {
         report.error = Some(error.to_string());
-    } else if let Err(error) = exchange(joined, &mut report, bytes, patience) {
+    } else if let Err(error) = measure(joined, &mut report, bytes, patience) {
         report.error = Some(error.to_string());
     }
     // The next pair continues either way; a store that is gone is found by the next wait.
@@ -98,8 +98,8 @@ fn wait_for_turn(joined: &Rendezvous, turn: usize, patience: Duration) -> Result
     joined.store.wait_within(&[&over(before)], limit)
 }
 
-/// Exchanges known numbers within a group of the two.
-fn exchange(
+/// Sends known numbers within a group of the two, and measures that.
+fn measure(
     joined: &Rendezvous,
     report: &mut PairReport,
     bytes: usize,

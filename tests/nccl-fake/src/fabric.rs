@@ -1,4 +1,4 @@
-//! NCCL: communicators, and what their ranks exchange.
+//! NCCL: communicators, and the collectives of their ranks.
 //!
 //! As the real one, it does not compare what ranks call: who calls something else is waited for until
 //! the communicator is aborted.
@@ -17,9 +17,9 @@ use crate::stream::PATIENCE;
 
 type Id = [u8; UniqueId::BYTES];
 
-/// What the ranks have given, and how many have taken.
+/// A collective: what the ranks have given, and how many have taken.
 #[derive(Default)]
-struct Exchange {
+struct Collective {
     parts: HashMap<usize, (String, Vec<u8>)>,
     taken: usize,
 }
@@ -28,7 +28,7 @@ struct Exchange {
 struct World {
     joined: usize,
     /// By their numbers.
-    exchanges: HashMap<u64, Exchange>,
+    collectives: HashMap<u64, Collective>,
 }
 
 pub(super) struct Communicator {
@@ -107,7 +107,7 @@ impl Fabric {
         }
     }
 
-    /// The number of the communicator's next exchange.
+    /// The number of the communicator's next collective.
     pub(super) fn next_number(&self, handle: usize) -> Option<u64> {
         let mut state = lock(&self.state);
         let communicator = state.communicators.get_mut(&handle)?;
@@ -115,8 +115,8 @@ impl Fabric {
         Some(communicator.collectives)
     }
 
-    /// Takes part in an exchange, and waits until it is over or the communicator is aborted.
-    pub(super) fn exchange(&self, handle: usize, number: u64, operation: &Operation) {
+    /// Takes part in a collective, and waits until it is over or the communicator is aborted.
+    pub(super) fn run(&self, handle: usize, number: u64, operation: &Operation) {
         let deadline = Instant::now() + PATIENCE;
         self.give(handle, number, operation);
         self.moved.notify_all();
@@ -133,12 +133,12 @@ impl Fabric {
             let Some(world) = state.worlds.get_mut(&id) else {
                 return;
             };
-            let Some(exchange) = world.exchanges.get_mut(&number) else {
+            let Some(collective) = world.collectives.get_mut(&number) else {
                 return;
             };
-            if self.take(exchange, operation, rank, world_size) {
-                if exchange.taken == world_size {
-                    world.exchanges.remove(&number);
+            if self.take(collective, operation, rank, world_size) {
+                if collective.taken == world_size {
+                    world.collectives.remove(&number);
                 }
                 self.moved.notify_all();
                 return;
@@ -162,27 +162,29 @@ impl Fabric {
             return;
         };
         let (id, rank) = (communicator.id, communicator.rank);
-        let exchange = state
+        let collective = state
             .worlds
             .entry(id)
             .or_default()
-            .exchanges
+            .collectives
             .entry(number)
             .or_default();
-        exchange.parts.insert(rank, (operation.to_string(), bytes));
+        collective
+            .parts
+            .insert(rank, (operation.to_string(), bytes));
     }
 
-    /// Writes the result of an exchange, if all that it needs has come.
+    /// Writes the result of a collective, if all that it needs has come.
     fn take(
         &self,
-        exchange: &mut Exchange,
+        collective: &mut Collective,
         operation: &Operation,
         rank: usize,
         world_size: usize,
     ) -> bool {
         let call = operation.to_string();
         let alike = (0..world_size).all(|other| {
-            exchange
+            collective
                 .parts
                 .get(&other)
                 .is_some_and(|(theirs, _)| *theirs == call)
@@ -191,11 +193,11 @@ impl Fabric {
             return false;
         }
         let parts: Vec<Vec<u8>> = (0..world_size)
-            .map(|other| exchange.parts[&other].1.clone())
+            .map(|other| collective.parts[&other].1.clone())
             .collect();
         let (target, bytes) = result(operation, rank, &parts);
         self.memory.write(target.pointer(), &bytes);
-        exchange.taken += 1;
+        collective.taken += 1;
         true
     }
 
@@ -206,8 +208,8 @@ impl Fabric {
             communicator.aborted = true;
             let (id, rank) = (communicator.id, communicator.rank);
             if let Some(world) = state.worlds.get_mut(&id) {
-                world.exchanges.values_mut().for_each(|exchange| {
-                    exchange.parts.remove(&rank);
+                world.collectives.values_mut().for_each(|collective| {
+                    collective.parts.remove(&rank);
                 });
             }
         }

@@ -43,7 +43,7 @@ impl RankLoop {
         };
         let parts = share.micro_batches.len();
         let missing = share.rounds - parts;
-        let overlap = self.setup.config.overlap && ddp.exchanges_gradients();
+        let overlap = self.setup.config.overlap && ddp.synchronizes_gradients();
         // All ranks go the same way, whose passes then exchange statistics in the same order.
         if share.rounds > 1 || overlap {
             let step = ddp.begin(share.weight)?;

@@ -1,4 +1,4 @@
-//! Where numbers cross from one rank to another, as operations of Burn's backends.
+//! The mappings between whole and sharded activations (f and g of Megatron-LM), as operations of Burn's backends.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -10,10 +10,10 @@ use burn::backend::{
 };
 use burn::tensor::read_sync;
 
-use super::exchange::Crossing;
+use super::all_reduce::ShardAllReduce;
 use crate::all_reduce::{of_row, row_of};
 use crate::backward_step::with_backward_step;
-use crate::exchange::Pass;
+use crate::checked_all_reduce::Pass;
 use crate::group::SyncError;
 
 /// The operators f and g of Shoeybi et al. 2019, section 3.
@@ -22,26 +22,26 @@ use crate::group::SyncError;
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "gpu")
 )]
-pub(crate) trait ShardOps: Backend {
+pub(crate) trait TensorParallelMappings: Backend {
     /// `tensor` itself, whose gradient is summed over the ranks: f.
-    fn spread_over_ranks(tensor: FloatTensor<Self>, crossing: Crossing) -> FloatTensor<Self> {
-        drop(crossing);
+    fn copy_to_ranks(tensor: FloatTensor<Self>, all_reduce: ShardAllReduce) -> FloatTensor<Self> {
+        drop(all_reduce);
         tensor
     }
 
     /// `sum`, which is the sum of `own` over the ranks and whose gradient is that of `own`: g.
-    fn collected_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn reduce_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
         drop(own);
         sum
     }
 }
 
 #[cfg(feature = "flex")]
-impl ShardOps for burn::backend::Flex {}
+impl TensorParallelMappings for burn::backend::Flex {}
 
 // `Cube` is the fusing back end itself: the default bodies do for it too.
 #[cfg(feature = "gpu")]
-impl ShardOps for burn::backend::Cube {}
+impl TensorParallelMappings for burn::backend::Cube {}
 
 #[derive(Debug)]
 struct SumGradient;
@@ -50,9 +50,9 @@ impl<B: Backend> Backward<B, 1> for SumGradient
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    type State = Crossing;
+    type State = ShardAllReduce;
 
-    fn backward(self, ops: Ops<Crossing, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+    fn backward(self, ops: Ops<ShardAllReduce, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let gradient = grads.consume::<B>(&ops.node);
         let [Some(parent)] = ops.parents else {
             return;
@@ -65,20 +65,20 @@ where
 
 fn sum_over_ranks<B: Backend>(
     gradient: FloatTensor<B>,
-    crossing: &Crossing,
+    all_reduce: &ShardAllReduce,
 ) -> Result<FloatTensor<B>, SyncError>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    if let Some(ranks) = crossing.group.on_device() {
+    if let Some(ranks) = all_reduce.group.on_device() {
         let shape = gradient.shape();
-        let sum = crossing.sum_on_device(ranks, row_of::<B>(gradient), Pass::Backward)?;
+        let sum = all_reduce.sum_on_device(ranks, row_of::<B>(gradient), Pass::Backward)?;
         return Ok(of_row::<B>(sum, shape));
     }
     let device = gradient.device();
     let data = read_sync(B::float_into_data(gradient));
-    let data = data.map_err(|error| crossing.unread(&error))?;
-    let sum = crossing.sum(data, Pass::Backward)?;
+    let data = data.map_err(|error| all_reduce.unread(&error))?;
+    let sum = all_reduce.sum(data, Pass::Backward)?;
     Ok(B::float_from_data(sum, &device))
 }
 
@@ -96,17 +96,17 @@ impl<B: Backend> Backward<B, 1> for PassGradient {
     }
 }
 
-// Both are compute-bound: Burn's own gradient checkpointing must not run an exchange twice.
-impl<B: ShardOps, C: CheckpointStrategy> ShardOps for Autodiff<B, C>
+// Both are compute-bound: Burn's own gradient checkpointing must not run an all-reduce twice.
+impl<B: TensorParallelMappings, C: CheckpointStrategy> TensorParallelMappings for Autodiff<B, C>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    fn spread_over_ranks(tensor: FloatTensor<Self>, crossing: Crossing) -> FloatTensor<Self> {
+    fn copy_to_ranks(tensor: FloatTensor<Self>, all_reduce: ShardAllReduce) -> FloatTensor<Self> {
         let (primitive, node) = tensor.into_parts();
-        with_backward_step::<B, C, _, _>(SumGradient, [node], crossing, primitive)
+        with_backward_step::<B, C, _, _>(SumGradient, [node], all_reduce, primitive)
     }
 
-    fn collected_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn reduce_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
         with_backward_step::<B, C, _, _>(PassGradient, [own.node()], (), sum.into_primitive())
     }
 }

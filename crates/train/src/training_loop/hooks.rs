@@ -17,7 +17,7 @@ use super::run::{Run, StepContext};
 use crate::error::TrainError;
 use crate::hook::{EpochLines, Hook, HookError};
 use crate::metrics::line::MetricLine;
-use crate::metrics::step_exchange::Votes;
+use crate::metrics::step_reduction::Votes;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::record::outcome::Stopped;
@@ -197,7 +197,7 @@ impl RankLoop {
         self.call_hooks(model, &context, Hook::at_start)
     }
 
-    /// Calls [`Hook::after_epoch`], and exchanges the hooks' requests.
+    /// Calls [`Hook::after_epoch`], and gathers the hooks' requests.
     pub(super) fn after_epoch(
         &mut self,
         model: AnyModel,
@@ -212,7 +212,7 @@ impl RankLoop {
         let context = self.context(ddp, epoch);
         let model = self.call_hooks(model, &context, |hook, run| hook.after_epoch(&lines, run))?;
         if self.hooks.has_user_hooks() {
-            self.exchange_hook_requests()?;
+            self.gather_hook_requests()?;
         }
         Ok(model)
     }
@@ -231,7 +231,7 @@ impl RankLoop {
         let context = self.context(ddp, self.outcome.epoch);
         model = self.notify_checkpoints(model, &context)?;
         if self.hooks.has_user_hooks() {
-            self.exchange_hook_requests()?;
+            self.gather_hook_requests()?;
         }
         self.hooks.failure.take().map_or(Ok(model), Err)
     }
@@ -273,8 +273,8 @@ impl RankLoop {
         }
     }
 
-    /// Exchanges the requests of all ranks' hooks. All ranks call it.
-    pub(super) fn exchange_hook_requests(&mut self) -> Result<(), TrainError> {
+    /// Gathers the requests of all ranks' hooks. All ranks call it.
+    pub(super) fn gather_hook_requests(&mut self) -> Result<(), TrainError> {
         let own = std::mem::take(&mut self.hooks.requests);
         let all = all_gather_object::<Vec<HookRequest>>(&self.setup.group, &own)?;
         let step = self.outcome.step;

@@ -15,7 +15,7 @@ use super::engine::{Engine, EngineStep, SyncedSteps};
 use super::local_steps::{JoinedRound, LocalSteps};
 use super::round_stats::{PendingStats, Round};
 use crate::error::TrainError;
-use crate::metrics::step_exchange::Votes;
+use crate::metrics::step_reduction::Votes;
 use crate::model::erased::AnyModel;
 
 /// The exchange of fragments.

@@ -1,4 +1,4 @@
-//! What ranks exchange after a step, or after several steps together: one all-reduce.
+//! The one all-reduce after a step, or after several steps together: metrics and votes.
 //!
 //! A message has, one after the other, the votes, the sums of each step in the order of a [`MetricLayout`], and for
 //! each rank of the group a place with as many numbers, in which all but that rank have zeros: so that a sum hands

@@ -248,7 +248,7 @@ impl RankLoop {
         self.require_finite_losses(&stats, epoch)?;
         let step = match stats.samples() {
             0 => None,
-            all => Some(self.outer().exchange(model, round.samples(), all)?),
+            all => Some(self.outer().prepare(model, round.samples(), all)?),
         };
         let joined = JoinedRound {
             stats,

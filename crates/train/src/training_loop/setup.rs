@@ -58,7 +58,7 @@ pub(crate) struct RankSetup {
     /// What ranks that meet must have in common.
     pub(crate) agreement: Agreement,
     /// By which way gradients travel that are on GPUs.
-    pub(crate) exchange: Option<Arc<Connector>>,
+    pub(crate) connector: Option<Arc<Connector>>,
     /// Where each rank reads its parts of the first model, if it does.
     pub(crate) initial_values: Option<Arc<dyn InitialValues>>,
     /// How the training continues when ranks are lost or come.

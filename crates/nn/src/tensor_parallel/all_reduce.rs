@@ -1,4 +1,4 @@
-//! Sums over ranks that check that all ranks are at the same layer: see `crate::exchange` for why.
+//! Sums over ranks that check that all ranks are at the same layer: see `crate::checked_all_reduce` for why.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use burn::prelude::Tensor;
 use burn::tensor::{DType, TensorData};
 
 use super::group::TensorGroup;
-use crate::exchange::{LayerCall, Pass, sum_on_device};
+use crate::checked_all_reduce::{LayerCall, Pass, checked_all_reduce_on_device};
 use crate::group::{DeviceAllReduce, SyncError};
 
 /// The most ranks of a group: the sum of as many squared digits is exact in `f32`.
@@ -15,14 +15,14 @@ pub(crate) const MOST_RANKS: usize = 256;
 /// Digits of a layer and call, each below 2^8, and each sent with its square.
 const DIGITS: usize = 4;
 
-/// An exchange of a layer, on one rank.
+/// An all-reduce of a sharded layer, on one rank.
 #[derive(Debug, Clone)]
-pub(crate) struct Crossing {
+pub(crate) struct ShardAllReduce {
     pub(crate) group: Arc<dyn TensorGroup>,
     pub(crate) layer_call: LayerCall,
 }
 
-impl Crossing {
+impl ShardAllReduce {
     /// The sum of `data` over all ranks, in the type of `data`.
     pub(crate) fn sum(&self, data: TensorData, pass: Pass) -> Result<TensorData, SyncError> {
         let (shape, dtype) = (data.shape().clone(), data.dtype());
@@ -48,7 +48,7 @@ impl Crossing {
         let places = digits.iter().flat_map(|digit| [*digit, digit * digit]);
         let places = places.collect::<Vec<_>>();
         let (world_size, own) = (self.group.world_size(), own.cast(DType::F32));
-        Ok(sum_on_device(ranks, world_size, &places, own)?.cast(dtype))
+        Ok(checked_all_reduce_on_device(ranks, world_size, &places, own)?.cast(dtype))
     }
 
     fn sum_values(&self, values: &mut Vec<f32>, pass: Pass) -> Result<(), SyncError> {

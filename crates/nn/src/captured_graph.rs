@@ -1,4 +1,4 @@
-//! Work on a GPU, recorded once and replayed as one launch.
+//! Work on a GPU, captured once as a graph and replayed as one launch.
 //!
 //! A step of a small model is hundreds of kernels, each of which the host takes longer to launch than the GPU to
 //! run. CUDA can record what is launched on a stream as a graph, and launch all of it at once; CubeCL and Burn hand
@@ -21,21 +21,21 @@ use burn::prelude::*;
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn::nn::Recording;
+/// use everburn::nn::CapturedGraph;
 ///
-/// let error = Recording::of(&Device::flex(), || ()).err().unwrap();
+/// let error = CapturedGraph::capture(&Device::flex(), || ()).err().unwrap();
 /// assert!(error.to_string().starts_with("opening the recording failed"), "{error}");
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{step} failed: {reason}")]
-pub struct RecordingError {
+pub struct CaptureError {
     /// What was being done.
     pub step: &'static str,
     /// What the device says.
     pub reason: String,
 }
 
-impl RecordingError {
+impl CaptureError {
     fn at(step: &'static str) -> impl Fn(ExecutionError) -> Self {
         move |error| Self {
             step,
@@ -44,7 +44,7 @@ impl RecordingError {
     }
 }
 
-/// Work that a device has recorded, with what it yielded: tensors whose memory each replay writes anew.
+/// Work that a device has captured as a graph, with what it yielded: tensors whose memory each replay writes anew.
 ///
 /// The work must always launch the same: it must not depend on numbers of the device, read any, or draw random
 /// ones (they would be the same in each replay). Tensors that it reads from outside have to keep their memory, and
@@ -54,19 +54,19 @@ impl RecordingError {
 /// ```
 /// # mod everburn { pub use everburn_nn as nn; }
 /// use burn::prelude::*;
-/// use everburn::nn::Recording;
+/// use everburn::nn::CapturedGraph;
 ///
 /// let device = Device::flex(); // `Device::cuda(0)` on a machine with a GPU
 /// let numbers = Tensor::<1>::ones([4], &device);
-/// match Recording::of(&device, || numbers.clone() * 2) {
-///     Ok(mut recording) => {
-///         recording.replay().unwrap();
-///         assert_eq!(recording.yielded().clone().sum().into_scalar::<f32>(), 8.0);
+/// match CapturedGraph::capture(&device, || numbers.clone() * 2) {
+///     Ok(mut graph) => {
+///         graph.replay().unwrap();
+///         assert_eq!(graph.yielded().clone().sum().into_scalar::<f32>(), 8.0);
 ///     }
 ///     Err(error) => println!("{error}"), // the processor records nothing
 /// }
 /// ```
-pub struct Recording<T> {
+pub struct CapturedGraph<T> {
     graph: DispatchGraph,
     device: Device,
     yielded: T,
@@ -74,27 +74,25 @@ pub struct Recording<T> {
     of_its_thread: PhantomData<*const ()>,
 }
 
-impl<T> Recording<T> {
+impl<T> CapturedGraph<T> {
     /// Runs `work` twice, so that its kernels are compiled and tuned and its memory is there, then records it.
     ///
     /// No other thread may take memory of the device, or of the host for it, while it is recorded: CUDA then gives
     /// the recording up.
     ///
     /// # Errors
-    /// [`RecordingError`] where the device records nothing, or `work` does what cannot be recorded: it waits for
+    /// [`CaptureError`] where the device records nothing, or `work` does what cannot be recorded: it waits for
     /// the device, reads from it, takes memory that the runs before have not taken, or is tuned while it runs.
-    pub fn of(device: &Device, work: impl Fn() -> T) -> Result<Self, RecordingError> {
+    pub fn capture(device: &Device, work: impl Fn() -> T) -> Result<Self, CaptureError> {
         let device = device.clone().inner();
         let place = device.as_dispatch();
         drop(work());
-        device.sync().map_err(RecordingError::at("the first run"))?;
-        Dispatch::graph_prepare(place).map_err(RecordingError::at("preparing to record"))?;
+        device.sync().map_err(CaptureError::at("the first run"))?;
+        Dispatch::graph_prepare(place).map_err(CaptureError::at("preparing to record"))?;
         drop(work());
-        device
-            .sync()
-            .map_err(RecordingError::at("the second run"))?;
+        device.sync().map_err(CaptureError::at("the second run"))?;
         let opened = Dispatch::graph_start_capture(place);
-        opened.map_err(RecordingError::at("opening the recording"))?;
+        opened.map_err(CaptureError::at("opening the recording"))?;
         // Closed however the work ends: a stream that still records would record all that comes.
         let mut open = Open {
             device: &device,
@@ -103,7 +101,7 @@ impl<T> Recording<T> {
         let yielded = work();
         let graph = open
             .close()
-            .map_err(RecordingError::at("closing the recording"))?;
+            .map_err(CaptureError::at("closing the recording"))?;
         drop(open);
         Ok(Self {
             graph,
@@ -116,8 +114,8 @@ impl<T> Recording<T> {
     /// Does the recorded work once more, after all that this thread has asked of the device; does not wait for it.
     ///
     /// # Errors
-    /// [`RecordingError`] if the device refuses.
-    pub fn replay(&mut self) -> Result<(), RecordingError> {
+    /// [`CaptureError`] if the device refuses.
+    pub fn replay(&mut self) -> Result<(), CaptureError> {
         // SAFETY: the memory that the launches read and write is guarded by the graph for as long as it lives
         // (`Graph::_guards` in cubecl-server: no page of it is freed, moved or handed out), and `self` has the
         // graph. The thread is the one that recorded, since `Self` is not `Send`, so the replay is ordered after
@@ -125,7 +123,7 @@ impl<T> Recording<T> {
         // clones of what was yielded are read after the replay by the same order or, on another thread, after
         // an event that CubeCL puts between streams.
         let replayed = unsafe { Dispatch::graph_replay(self.device.as_dispatch(), &self.graph) };
-        replayed.map_err(RecordingError::at("replaying"))
+        replayed.map_err(CaptureError::at("replaying"))
     }
 
     /// What the work yields, as the newest replay has written it; before the first, nothing has.

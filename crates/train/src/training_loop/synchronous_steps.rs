@@ -13,7 +13,7 @@ use super::pending_metrics::{LocalOutput, PendingMetrics, Spans};
 use crate::device::memory::PeakMemory;
 use crate::error::TrainError;
 use crate::metrics::rank_times::{PassTimes, PastStep, come_with};
-use crate::metrics::step_exchange::{LocalReply, Verdict};
+use crate::metrics::step_reduction::{LocalReply, Verdict};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
 use crate::parallel::placement::check_batch;

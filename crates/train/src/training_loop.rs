@@ -1,13 +1,13 @@
-//! The training loop of one rank, as a burn-train strategy.
+//! The training loop of one rank, as a [`SupervisedLearningStrategy`] of burn-train.
 
 mod averaged;
 mod balance;
 mod checkpoints;
+mod communicators;
 mod elastic;
 mod elastic_state;
 mod engine;
 mod epoch;
-mod exchange;
 mod faults;
 mod gradients;
 mod guard;
@@ -189,8 +189,8 @@ impl RankLoop {
         let mut replicas = self.setup.group.clone();
         if let Some(over) = &self.setup.over {
             let values = self.setup.initial_values.take();
-            let exchange = self.setup.exchange.as_deref();
-            model = over.prepare(model, values.as_deref(), exchange)?;
+            let connector = self.setup.connector.as_deref();
+            model = over.prepare(model, values.as_deref(), connector)?;
             if self.outcome.step > 0 {
                 let whole = self.setup.state.optimizer_bytes()?;
                 let part = over.part_of_optimizer(&model, whole)?;
@@ -204,11 +204,11 @@ impl RankLoop {
             // They are clipped when the scaling of the loss is undone.
             config.max_gradient_norm = None;
         }
-        let exchange = self.connect_exchange(&replicas)?;
-        let model = self.synchronize_batch_norms(model, &replicas, exchange.as_ref())?;
-        self.check_balancing(exchange.is_some())?;
-        let (ddp, model) = match exchange {
-            Some(exchange) => Ddp::with_exchange(model, replicas, config, exchange)?,
+        let communicator = self.connect_communicator(&replicas)?;
+        let model = self.synchronize_batch_norms(model, &replicas, communicator.as_ref())?;
+        self.check_balancing(communicator.is_some())?;
+        let (ddp, model) = match communicator {
+            Some(communicator) => Ddp::with_communicator(model, replicas, config, communicator)?,
             None => match self.setup.initial_values.take() {
                 Some(values) => Ddp::with_initial_values(model, replicas, config, values)?,
                 None => Ddp::new(model, replicas, config)?,

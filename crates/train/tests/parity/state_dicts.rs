@@ -60,7 +60,7 @@ where
     }
 
     /// Trains a little, exports, has PyTorch compute with it and change it, and imports that.
-    fn is_exchanged<const D: usize>(&self)
+    fn goes_to_pytorch_and_back<const D: usize>(&self)
     where
         O: Objective<Output = Tensor<D>>,
     {
@@ -70,7 +70,7 @@ where
         for name in ["ours.pt", "ours.safetensors"] {
             let at = |name: &str| folder.path().join(name);
             save_state_dict(&trained, 10, &at(name)).unwrap();
-            let ended = script("exchange.py")
+            let ended = script("state_dict.py")
                 .arg(self.name)
                 .args([at(name), at("logits.json"), at("back.pt")])
                 .output()
@@ -97,10 +97,10 @@ where
 #[test]
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn pytorch_computes_with_our_weights_and_we_with_pytorchs() {
-    simple_cnn("simple-cnn-adam").is_exchanged();
-    mnist_bn("mnist-bn-adam").is_exchanged();
-    two_part_resnet("two-part-resnet-adam").is_exchanged();
-    gpt_nano("gpt-nano-adam-w").is_exchanged();
+    simple_cnn("simple-cnn-adam").goes_to_pytorch_and_back();
+    mnist_bn("mnist-bn-adam").goes_to_pytorch_and_back();
+    two_part_resnet("two-part-resnet-adam").goes_to_pytorch_and_back();
+    gpt_nano("gpt-nano-adam-w").goes_to_pytorch_and_back();
 }
 
 #[test]

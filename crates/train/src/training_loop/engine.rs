@@ -9,7 +9,7 @@ use super::RankLoop;
 use super::local_steps::LocalSteps;
 use super::synchronous_steps::SynchronousSteps;
 use crate::error::TrainError;
-use crate::metrics::step_exchange::Votes;
+use crate::metrics::step_reduction::Votes;
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyLoader, AnyModel};

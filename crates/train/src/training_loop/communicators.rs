@@ -1,53 +1,51 @@
-//! How the ranks that hold the same model exchange tensors in a step.
+//! Collectives on devices of the ranks that hold the same model, and of their batch norms.
 
 use std::sync::Arc;
 
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{DdpError, DeviceExchange, ModuleRanks};
+use everburn_distributed::{DdpError, DeviceCommunicator, ModuleRanks};
 
 use super::RankLoop;
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
 
-/// The way for tensors that stay on GPUs; `None` if all go through host memory.
-type Exchange = Arc<dyn DeviceExchange>;
-
 impl RankLoop {
-    /// Chooses with the other ranks of `replicas` how they exchange, and connects them. All ranks call it.
-    pub(super) fn connect_exchange(
+    /// Connects the ranks of `replicas` for tensors that stay on GPUs, if they all can; `None` if all go through host memory.
+    /// All ranks call it.
+    pub(super) fn connect_communicator(
         &self,
         replicas: &ProcessGroup,
-    ) -> Result<Option<Exchange>, TrainError> {
-        let exchange = match &self.setup.exchange {
+    ) -> Result<Option<Arc<dyn DeviceCommunicator>>, TrainError> {
+        let communicator = match &self.setup.connector {
             // Host memory, then: first values that ranks read in parts are for sharded parameters only, and else refused there.
             Some(_) if self.shards_parameters() || self.setup.initial_values.is_some() => None,
-            Some(exchange) => exchange.connect(replicas)?,
+            Some(connector) => connector.connect(replicas)?,
             None => None,
         };
         let over = self.setup.over.as_ref();
-        if let Some(exchange) = exchange.as_ref()
+        if let Some(communicator) = communicator.as_ref()
             && over.is_some_and(|over| over.cuts_layers())
         {
-            // Layers that are cut may exchange on the same GPUs within passes.
-            exchange.sum_after_passes();
+            // Layers that are cut may have collectives on the same GPUs within passes.
+            communicator.sum_after_passes();
         }
-        Ok(exchange)
+        Ok(communicator)
     }
 
     /// `model`, whose batch norms take their statistics over the samples of all ranks of `replicas`, if that is asked for:
-    /// by `exchange`, if it has collectives. All ranks call it.
+    /// by `communicator`, if it has collectives. All ranks call it.
     pub(super) fn synchronize_batch_norms(
         &self,
         model: AnyModel,
         replicas: &ProcessGroup,
-        exchange: Option<&Exchange>,
+        communicator: Option<&Arc<dyn DeviceCommunicator>>,
     ) -> Result<AnyModel, TrainError> {
         if !self.setup.config.sync_batch_norm {
             return Ok(model);
         }
         let mut ranks = ModuleRanks::new(replicas)?;
-        if let Some(exchange) = exchange {
-            ranks = ranks.with_exchange(exchange);
+        if let Some(communicator) = communicator {
+            ranks = ranks.with_communicator(communicator);
         }
         let model = everburn_nn::synchronize_batch_norms(model, Arc::new(ranks));
         let model = model.map_err(DdpError::from)?;

@@ -7,7 +7,7 @@ use everburn_record::RankStep;
 
 use crate::metrics::layout::MetricLayout;
 use crate::metrics::rank_times;
-use crate::metrics::step_exchange::{StepCodec, StepNumbers, Votes};
+use crate::metrics::step_reduction::{StepCodec, StepNumbers, Votes};
 use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
@@ -82,17 +82,17 @@ impl Round {
         self.steps.iter().map(|(sums, _)| sums.samples).sum()
     }
 
-    /// What each of `made` steps has cost this rank, if it made them; the last one also what the exchange
-    /// has.
-    pub(super) fn costs(&self, made: usize, exchange: StepCost) -> Vec<StepCost> {
+    /// What each of `made` steps has cost this rank, if it made them; the last one also what the
+    /// communication has.
+    pub(super) fn costs(&self, made: usize, communication: StepCost) -> Vec<StepCost> {
         let cost = |step: usize| StepCost {
             seconds: self.steps.get(step).map_or(0.0, |(_, times)| times.seconds),
-            peak_memory: exchange.peak_memory,
+            peak_memory: communication.peak_memory,
             ..StepCost::default()
         };
         let mut costs = (0..made).map(cost).collect::<Vec<_>>();
         if let Some(last) = costs.last_mut() {
-            *last += exchange;
+            *last += communication;
         }
         costs
     }
@@ -262,24 +262,24 @@ mod tests {
     }
 
     #[test]
-    fn the_exchange_is_the_last_steps_and_steps_of_others_cost_nothing() {
+    fn the_communication_is_the_last_steps_and_steps_of_others_cost_nothing() {
         let mut round = Round::begin(1, RankStep::default());
         let times = RankStep {
             seconds: 2.0,
             ..RankStep::default()
         };
         round.add(sums(1), times);
-        let exchange = StepCost {
+        let communication = StepCost {
             seconds: 1.0,
             gradient_bytes: 7,
             ..StepCost::default()
         };
         let seconds = round
-            .costs(3, exchange)
+            .costs(3, communication)
             .into_iter()
             .map(|cost| cost.seconds);
         assert_eq!(seconds.collect::<Vec<_>>(), [2.0, 0.0, 1.0]);
-        let one = round.costs(1, exchange);
+        let one = round.costs(1, communication);
         assert_eq!((one[0].seconds, one[0].gradient_bytes), (3.0, 7));
     }
 }

@@ -1,9 +1,9 @@
-//! Exchanges that check that all ranks are at the same layer.
+//! All-reduces that check that all ranks are at the same layer.
 //!
-//! All ranks must exchange in the same order, and the group cannot see a swap of two layers with equally many channels:
+//! All ranks must reduce in the same order, and the group cannot see a swap of two layers with equally many channels:
 //! both send arrays of the same length. Burn runs a backward pass by depth, and within one depth in an order that
 //! depends only on the structure of the graph, so ranks that record the same forward pass agree. That is up to the
-//! model, so each exchange carries its layer and call as `p` and `p * p`: all ranks were at the same one exactly if the
+//! model, so each message carries its layer and call as `p` and `p * p`: all ranks were at the same one exactly if the
 //! sums are `n * p` and `n * p * p`, because then the variance is zero. Otherwise no rank finds both sums, so all of
 //! them detect the mismatch without another message.
 
@@ -19,7 +19,7 @@ const LAYERS: u32 = 1 << 16;
 const CALLS: u32 = 1 << 14;
 const LAYER_CALL_VALUES: usize = 4;
 
-/// Which exchange of a layer this is.
+/// Which all-reduce of a layer this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pass {
     /// Sums of the samples.
@@ -56,7 +56,7 @@ impl LayerCall {
 
 /// Sums `values` over all ranks and checks that all of them are at the same layer and call. A mismatch aborts the
 /// group.
-pub(crate) fn sum_over_ranks(
+pub(crate) fn checked_all_reduce(
     group: &Arc<dyn StatisticsGroup>,
     layer_call: LayerCall,
     pass: Pass,
@@ -80,10 +80,10 @@ pub(crate) fn sum_over_ranks(
     Err(error)
 }
 
-/// As [`sum_over_ranks`], on the device of `values`, `[n]`, for which this thread waits for no other rank; `own` are the
+/// As [`checked_all_reduce`], on the device of `values`, `[n]`, for which this thread waits for no other rank; `own` are the
 /// numbers by which ranks compare where they are, exact in the type of `values`. A mismatch it does not see either: then all
 /// sums are NaN, so that the loss is.
-pub(crate) fn sum_on_device(
+pub(crate) fn checked_all_reduce_on_device(
     ranks: &dyn DeviceAllReduce,
     world_size: usize,
     own: &[f64],

@@ -22,7 +22,7 @@ impl Collective<'_> {
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
         let length = values.len();
-        self.exchange(in_place(values), op, |plan, setting, algorithm| {
+        self.execute(in_place(values), op, |plan, setting, algorithm| {
             pattern::all_reduce(plan, setting, length, algorithm);
         })
     }
@@ -33,7 +33,7 @@ impl Collective<'_> {
         root: usize,
     ) -> Result<(), CollectiveError> {
         let length = values.len();
-        self.exchange(in_place(values), NONE, |plan, setting, algorithm| {
+        self.execute(in_place(values), NONE, |plan, setting, algorithm| {
             pattern::broadcast(plan, setting, length, root, algorithm);
         })
     }
@@ -51,7 +51,7 @@ impl Collective<'_> {
             outputs[self.rank()] = bytemuck::allocation::zeroed_vec(length);
         }
         let buffers = into_lists(&mut values, &mut outputs);
-        self.exchange(buffers, op, |plan, setting, algorithm| {
+        self.execute(buffers, op, |plan, setting, algorithm| {
             pattern::reduce(plan, setting, length, root, algorithm);
         })?;
         Ok(values)
@@ -70,7 +70,7 @@ impl Collective<'_> {
         let mut outputs = self.no_lists();
         outputs[self.rank()] = bytemuck::allocation::zeroed_vec(length / self.size());
         let buffers = into_lists(&mut values, &mut outputs);
-        self.exchange(buffers, op, |plan, setting, _| {
+        self.execute(buffers, op, |plan, setting, _| {
             pattern::reduce_scatter(plan, setting, length);
         })?;
         Ok(outputs.swap_remove(self.rank()))
@@ -90,7 +90,7 @@ impl Collective<'_> {
             }
         }
         let buffers = into_lists(&mut values, &mut outputs);
-        self.exchange(buffers, NONE, |plan, setting, _| {
+        self.execute(buffers, NONE, |plan, setting, _| {
             pattern::gather(plan, setting, length, root);
         })?;
         outputs[self.rank()] = values;
@@ -105,7 +105,7 @@ impl Collective<'_> {
         let length = values.len();
         let mut outputs = self.no_lists();
         let buffers = into_lists(&mut values, &mut outputs);
-        self.run(buffers, NONE, true, |plan, setting, _| {
+        self.execute_plan(buffers, NONE, true, |plan, setting, _| {
             pattern::hand_out_values(plan, setting, length);
         })?;
         outputs[self.rank()] = values;
@@ -123,7 +123,7 @@ impl Collective<'_> {
             inputs: &lists,
             outputs: &mut outputs,
         };
-        self.run(buffers, NONE, true, |plan, setting, _| {
+        self.execute_plan(buffers, NONE, true, |plan, setting, _| {
             pattern::hand_out_lists(plan, setting, &lists);
         })?;
         if let Some(own) = lists.get_mut(self.rank()) {
@@ -133,7 +133,7 @@ impl Collective<'_> {
     }
 
     pub(crate) fn barrier(&mut self) -> Result<(), CollectiveError> {
-        self.exchange::<u8>(in_place(&mut []), NONE, |_, _, _| {})
+        self.execute::<u8>(in_place(&mut []), NONE, |_, _, _| {})
     }
 
     fn no_lists<T>(&self) -> Vec<Vec<T>> {
@@ -141,17 +141,17 @@ impl Collective<'_> {
     }
 
     /// Runs what `make` plans for the algorithm that is to be used.
-    fn exchange<T: Element>(
+    fn execute<T: Element>(
         &mut self,
         buffers: Buffers<'_, T>,
         op: ReduceOp,
         make: impl FnOnce(&mut Plan, &Setting<'_>, Algorithm),
     ) -> Result<(), CollectiveError> {
-        self.run(buffers, op, false, make)
+        self.execute_plan(buffers, op, false, make)
     }
 
-    /// As [`Collective::exchange`]; with `lists` each rank receives a list of any length from each.
-    fn run<T: Element>(
+    /// As [`Collective::execute`]; with `lists` each rank receives a list of any length from each.
+    fn execute_plan<T: Element>(
         &mut self,
         buffers: Buffers<'_, T>,
         op: ReduceOp,

@@ -12,7 +12,7 @@ use super::RankLoop;
 use super::hooks::HookRequest;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
-use crate::metrics::step_exchange::Votes;
+use crate::metrics::step_reduction::Votes;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::record::run_directory::RunDirectory;

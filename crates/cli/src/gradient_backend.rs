@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crate::devices::{DeviceError, DeviceName};
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 use everburn_distributed::CubeMemory;
-use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
+use everburn_distributed::{
+    Abilities, CommunicationHookConfig, Connector, GradientBackend, NcclWait,
+};
 use everburn_nccl::{Library, Vendor, gpu_uuid};
 use everburn_record::units::counted;
 use everburn_train::Balance;
@@ -124,10 +126,10 @@ pub(crate) fn connector(config: &RunConfig, name: &str) -> Result<Connector, Cli
 
 /// Where a rank may be lost, the others continue from the newest whole step: a step must not count before its
 /// gradients have arrived.
-fn waits(config: &RunConfig) -> Waits {
+fn waits(config: &RunConfig) -> NcclWait {
     match config.ranks.elastic {
-        Some(_) => Waits::Host,
-        None => Waits::Device,
+        Some(_) => NcclWait::Host,
+        None => NcclWait::Device,
     }
 }
 
@@ -136,14 +138,14 @@ fn with_nccl(
     connector: Connector,
     library: &Arc<Library>,
     device: usize,
-    waits: Waits,
+    waits: NcclWait,
 ) -> Connector {
     let library = library.clone();
     connector.with_nccl(move || library.on_gpu(device), Arc::new(CubeMemory), waits)
 }
 
 #[cfg(not(any(feature = "cuda", feature = "rocm")))]
-fn with_nccl(connector: Connector, _: &Arc<Library>, _: usize, _: Waits) -> Connector {
+fn with_nccl(connector: Connector, _: &Arc<Library>, _: usize, _: NcclWait) -> Connector {
     connector
 }
 

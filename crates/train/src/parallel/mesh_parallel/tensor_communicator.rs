@@ -2,41 +2,41 @@
 
 use std::sync::{Arc, Mutex};
 
-use everburn_distributed::{Connector, DeviceExchange, ModuleRanks};
+use everburn_distributed::{Connector, DeviceCommunicator, ModuleRanks};
 use everburn_record::sync::lock;
 
 use super::groups::Groups;
 use crate::error::TrainError;
 
-/// The way for sums that stay on GPUs; nothing before the ranks are connected, and where sums go through host memory.
+/// The communicator of sums that stay on GPUs; none before the ranks are connected, and where sums go through host memory.
 #[derive(Default)]
-pub(super) struct TensorExchange(Mutex<Option<Arc<dyn DeviceExchange>>>);
+pub(super) struct TensorCommunicator(Mutex<Option<Arc<dyn DeviceCommunicator>>>);
 
-impl TensorExchange {
-    /// The ranks of the tensor group, as layers see them: connected by what `connect` chooses with the others. All ranks call
+impl TensorCommunicator {
+    /// The ranks of the tensor group, as layers see them: connected by what `connector` chooses with the others. All ranks call
     /// it.
     pub(super) fn connect(
         &self,
         groups: &Groups,
-        connect: Option<&Connector>,
+        connector: Option<&Connector>,
     ) -> Result<ModuleRanks, TrainError> {
         let ranks = ModuleRanks::within(&groups.tensor, &groups.job)?;
-        let exchange = match connect {
-            Some(connect) => connect.connect(&groups.tensor)?,
+        let communicator = match connector {
+            Some(connector) => connector.connect(&groups.tensor)?,
             None => None,
         };
-        let ranks = match &exchange {
-            Some(exchange) => ranks.with_exchange(exchange),
+        let ranks = match &communicator {
+            Some(communicator) => ranks.with_communicator(communicator),
             None => ranks,
         };
-        *lock(&self.0) = exchange;
+        *lock(&self.0) = communicator;
         Ok(ranks)
     }
 
     /// Checks that no sum has failed by now: this thread has waited for none.
     pub(super) fn check(&self) -> Result<(), TrainError> {
         match &*lock(&self.0) {
-            Some(exchange) => Ok(exchange.check()?),
+            Some(communicator) => Ok(communicator.check()?),
             None => Ok(()),
         }
     }
@@ -44,7 +44,7 @@ impl TensorExchange {
     /// Waits until all sums are over, so that what was computed with them counts.
     pub(super) fn settle(&self) -> Result<(), TrainError> {
         match &*lock(&self.0) {
-            Some(exchange) => Ok(exchange.settle()?),
+            Some(communicator) => Ok(communicator.settle()?),
             None => Ok(()),
         }
     }

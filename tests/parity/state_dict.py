@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The PyTorch side of `crates/train/tests/parity/exchange.rs`.
+"""The PyTorch side of `crates/train/tests/parity/state_dicts.rs`.
 
-    python exchange.py CASE OURS LOGITS BACK
+    python state_dict.py CASE OURS LOGITS BACK
 
 Loads OURS, a state dict that Everburn has written (.pt or .safetensors), strictly into the model of a golden
 case, and computes its logits on the first batch; then changes every weight, saves the state dict as BACK with torch.save,

@@ -11,7 +11,7 @@ use crate::config::checkpoint_every::Clock;
 use crate::error::TrainError;
 use crate::evaluation::require_possible_accuracy;
 use crate::metrics::line::{MetricKind, MetricLine};
-use crate::metrics::step_exchange::Votes;
+use crate::metrics::step_reduction::Votes;
 use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
@@ -131,7 +131,7 @@ impl RankLoop {
     /// Whether the votes of all ranks end the training here.
     fn ends_after(&mut self, votes: Votes) -> Result<bool, TrainError> {
         if votes.hook_requests {
-            self.exchange_hook_requests()?;
+            self.gather_hook_requests()?;
         }
         if votes.stop && self.outcome.stopped.is_none() {
             // On whichever rank: this one may learn of a signal only after the others.

@@ -1,4 +1,4 @@
-//! Where the gradients of a new [`Ddp`](super::Ddp) are held, and who exchanges them.
+//! Where the gradients of a new [`Ddp`](super::Ddp) are held, and how they are reduced over the ranks.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,43 +11,43 @@ use everburn_collectives::group::{ProcessGroup, ReduceOp};
 use crate::bucket::BucketEntry;
 use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
 use crate::config::DdpConfig;
-use crate::device::{DeviceExchange, HostExchange, is_gpu};
+use crate::device::{DeviceCommunicator, HostCommunicator, is_gpu};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::reducer::{Reducer, WORKERS};
 use crate::replicas::{TensorDescription, TensorKind};
 use crate::shared::Medium;
 
-/// How gradients are exchanged. As text, what all ranks must have in common.
-pub(crate) enum Way {
+/// How gradients are reduced over the ranks. As text, what all ranks must have in common.
+pub(crate) enum Reduction {
     /// In host memory or through it, by the configuration's hook.
     Automatic,
     /// In host memory, by the caller's own hook.
     Hook(Box<dyn CommunicationHook>),
-    Exchange(Arc<dyn DeviceExchange>),
+    Communicator(Arc<dyn DeviceCommunicator>),
     /// On its device, with nobody.
     #[cfg(test)]
     Alone,
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for Reduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Automatic => f.write_str("host"),
             Self::Hook(hook) => f.write_str(&hook.name()),
-            Self::Exchange(exchange) => f.write_str(exchange.name()),
+            Self::Communicator(communicator) => f.write_str(communicator.name()),
             #[cfg(test)]
             Self::Alone => f.write_str("alone"),
         }
     }
 }
 
-impl Way {
+impl Reduction {
     /// Where the gradients are held of parameters that are on `device` (`None`: on several), and the hook that they go
     /// through. Every rank calls it.
     ///
     /// # Errors
-    /// [`DdpError::Backend`] if the exchange that was handed in cannot have them; [`DdpError::Collective`] if the ranks
+    /// [`DdpError::Backend`] if the communicator that was handed in cannot have them; [`DdpError::Collective`] if the ranks
     /// cannot agree.
     pub(super) fn medium(
         self,
@@ -55,30 +55,38 @@ impl Way {
         group: &ProcessGroup,
         config: &DdpConfig,
     ) -> Result<(Medium, Option<Box<dyn CommunicationHook>>), DdpError> {
-        let on_device = |device, exchange| Ok((Medium::Device { device, exchange }, None));
+        let on_device = |device, communicator| {
+            Ok((
+                Medium::Device {
+                    device,
+                    communicator,
+                },
+                None,
+            ))
+        };
         match self {
             Self::Hook(hook) => Ok((Medium::Host, Some(hook))),
             // Each rank keeps its shards in host memory until its optimizer takes them.
             Self::Automatic if config.shards_gradients() => Ok((Medium::Host, None)),
-            Self::Exchange(exchange) if config.shards_parameters() => Err(DdpError::Backend {
-                wanted: exchange.name().to_string(),
+            Self::Communicator(own) if config.shards_parameters() => Err(DdpError::Backend {
+                wanted: own.name().to_string(),
                 reason: "with sharded parameters (`training.ddp.shard = parameters`) they are added up in host memory; \
                          use `ranks.backend = host`"
                     .to_string(),
             }),
-            Self::Exchange(exchange) if config.shards_gradients() && !exchange.has_collectives() => {
+            Self::Communicator(own) if config.shards_gradients() && !own.has_collectives() => {
                 Err(DdpError::Backend {
-                    wanted: exchange.name().to_string(),
+                    wanted: own.name().to_string(),
                     reason: "it cannot give each rank its shards (`training.ddp.shard = gradients`); use \
                              `ranks.backend = auto`"
                         .to_string(),
                 })
             }
-            Self::Exchange(exchange) => {
+            Self::Communicator(communicator) => {
                 let is_plain = config.communication == CommunicationHookConfig::None;
                 let device = device.filter(|_| is_plain);
-                let device = device.ok_or_else(|| elsewhere(exchange.name(), config))?;
-                on_device(device, Some(exchange))
+                let device = device.ok_or_else(|| elsewhere(communicator.name(), config))?;
+                on_device(device, Some(communicator))
             }
             #[cfg(test)]
             Self::Alone => on_device(device.expect("one device"), None),
@@ -98,10 +106,11 @@ impl Way {
                 };
                 let own = (group.world_size() > 1).then(|| whole_group(group, GROUPS[0]));
                 let own = own.transpose()?.flatten();
-                let exchange = own.map(|own| HostExchange::with_hook(own, hook));
-                let exchange = exchange.transpose()?;
-                let exchange = exchange.map(|own| Arc::new(own) as Arc<dyn DeviceExchange>);
-                on_device(device, exchange)
+                let communicator = own.map(|own| HostCommunicator::with_hook(own, hook));
+                let communicator = communicator.transpose()?;
+                let communicator =
+                    communicator.map(|own| Arc::new(own) as Arc<dyn DeviceCommunicator>);
+                on_device(device, communicator)
             }
         }
     }
@@ -122,7 +131,7 @@ fn whole_group(group: &ProcessGroup, name: &'static str) -> Result<Option<Proces
     Ok(own.map(|own| own.named(name)))
 }
 
-/// Starts the threads that exchange gradients; `None` on one rank. Every rank calls it.
+/// Starts the threads that reduce gradients; `None` on one rank. Every rank calls it.
 pub(super) fn start_reducer(
     group: &ProcessGroup,
     hook: Option<Box<dyn CommunicationHook>>,

@@ -1,4 +1,4 @@
-//! How ranks exchange tensors that are on devices: buckets of gradients, and others.
+//! Collectives of tensors that are on devices: buckets of gradients, and others.
 
 use std::any::Any;
 use std::fmt;
@@ -9,7 +9,7 @@ use everburn_nccl::DeviceBuffer;
 use crate::error::DdpError;
 
 /// A way to add up buckets of gradients over the ranks that leaves them on their devices, as far as it can; by NCCL, also
-/// to exchange other tensors.
+/// for collectives of other tensors.
 ///
 /// All ranks begin the same sums and collectives in the same order. They continue while the device computes;
 /// [`PendingTensor::collect`] yields the result.
@@ -18,27 +18,27 @@ use crate::error::DdpError;
 /// # mod everburn { pub use everburn_collectives as collectives; pub use everburn_distributed as distributed; }
 /// use burn::prelude::*;
 /// use everburn::collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn::distributed::{DeviceExchange, HostExchange};
+/// use everburn::distributed::{DeviceCommunicator, HostCommunicator};
 ///
 /// let alone = ProcessGroup::alone(GroupOptions::default());
-/// let exchange = HostExchange::start(alone)?;
+/// let communicator = HostCommunicator::start(alone)?;
 /// let bucket = Tensor::<1>::from_floats([1.0, 2.0], &Device::flex());
-/// let sum = exchange.begin(0, bucket)?.collect()?;
-/// exchange.check()?;
+/// let sum = communicator.begin(0, bucket)?.collect()?;
+/// communicator.check()?;
 /// assert_eq!(sum.into_data().to_vec::<f32>().unwrap(), [1.0, 2.0]);
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
-pub trait DeviceExchange: Send + Sync + fmt::Debug {
+pub trait DeviceCommunicator: Send + Sync + fmt::Debug {
     /// `nccl`, `host`, `host-bf16`: for agreement between ranks, logs and reports.
     fn name(&self) -> &'static str;
 
     /// Begins the sum over all ranks of the numbers of bucket `bucket`, and waits for no other rank.
     ///
     /// # Errors
-    /// What has failed the exchange, now or before.
+    /// What has failed the communicator, now or before.
     fn begin(&self, bucket: usize, numbers: Tensor<1>) -> Result<Box<dyn PendingTensor>, DdpError>;
 
-    /// Whether ranks also exchange other tensors this way ([`DeviceExchange::begin_collective`]). Without, it is for sums of
+    /// Whether other tensors have collectives, too ([`DeviceCommunicator::begin_collective`]). Without, it is for sums of
     /// buckets alone, and the others go through host memory.
     fn has_collectives(&self) -> bool {
         false
@@ -48,7 +48,7 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
     /// is over on the device.
     ///
     /// # Errors
-    /// What has failed the exchange, now or before; [`DdpError::Backend`] if there are no collectives.
+    /// What has failed the communicator, now or before; [`DdpError::Backend`] if there are no collectives.
     fn begin_collective(
         &self,
         collective: DeviceCollective,
@@ -63,7 +63,7 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
 
     /// From now on the sums of buckets begin when they are collected, after the passes of their step. For models whose modules
     /// exchange by NCCL within their passes: on a rank without samples, or with other parameters in use, a bucket is full at
-    /// another place between those exchanges, and all ranks must begin everything on a GPU in the same order.
+    /// another place between those collectives, and all ranks must begin everything on a GPU in the same order.
     fn sum_after_passes(&self) {}
 
     /// How many bytes of gradients the sums that were collected since the last call have handed to collectives; `None`
@@ -76,26 +76,26 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
     /// may still go wrong, so this is asked again before what was computed with them counts.
     ///
     /// # Errors
-    /// What has failed the exchange.
+    /// What has failed the communicator.
     fn check(&self) -> Result<(), DdpError>;
 
     /// Waits until all sums that were begun are over, on the device too.
     ///
     /// # Errors
-    /// What has failed the exchange.
+    /// What has failed the communicator.
     fn settle(&self) -> Result<(), DdpError>;
 
-    /// Gives the exchange up on all ranks, whose errors have `reason`.
+    /// Gives the communicator up on all ranks, whose errors have `reason`.
     fn abort(&self, reason: &str);
 }
 
-/// What ranks exchange by a [`DeviceExchange`] beside the sums of buckets.
+/// The collectives of a [`DeviceCommunicator`] beside the sums of buckets.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
 /// use std::sync::Arc;
 /// use burn::prelude::*;
-/// use everburn::distributed::{DeviceCollective, DeviceExchange, NcclExchange, Waits};
+/// use everburn::distributed::{DeviceCollective, DeviceCommunicator, NcclCommunicator, NcclWait};
 /// use everburn_distributed_fake::FakeMemory;
 /// use everburn_nccl_fake::FakeCluster;
 ///
@@ -103,10 +103,10 @@ pub trait DeviceExchange: Send + Sync + fmt::Debug {
 /// let cluster = Arc::new(FakeCluster::new(2));
 /// let parts = cluster.on_all_ranks(|nccl, rank| {
 ///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-///     let exchange = NcclExchange::new(nccl, memory, Waits::Device);
+///     let communicator = NcclCommunicator::new(nccl, memory, NcclWait::Device);
 ///     let bucket = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], &Device::flex());
 ///     let scatter = DeviceCollective::ReduceScatter { bucket: 0 };
-///     exchange.begin_collective(scatter, bucket)?.collect()
+///     communicator.begin_collective(scatter, bucket)?.collect()
 /// });
 /// for (part, expected) in parts.into_iter().zip([[2.0, 4.0], [6.0, 8.0]]) {
 ///     assert_eq!(part?.into_data().to_vec::<f32>().unwrap(), expected);
@@ -136,7 +136,7 @@ impl fmt::Display for DeviceCollective {
     }
 }
 
-/// The result of an exchange that is under way.
+/// The result of a collective that is under way.
 ///
 /// ```
 /// # mod everburn { pub use everburn_distributed as distributed; }
@@ -161,7 +161,7 @@ pub trait PendingTensor: Send {
     /// thread waits for the result.
     ///
     /// # Errors
-    /// What has failed the exchange.
+    /// What has failed the communicator.
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError>;
 }
 

@@ -126,8 +126,8 @@ impl RankLoop {
     }
 
     /// Refuses to measure where the host does not know how long a rank computes.
-    pub(super) fn check_balancing(&self, gpus_exchange: bool) -> Result<(), TrainError> {
-        match self.balancer.is_some() && gpus_exchange {
+    pub(super) fn check_balancing(&self, has_communicator: bool) -> Result<(), TrainError> {
+        match self.balancer.is_some() && has_communicator {
             true => Err(TrainError::Config(
                 "`training.balance = auto` and gradients that GPUs exchange by themselves do not go together: the host \
                  does not see how long a rank computes; use `ranks.backend = host`, or give weights, as in \

@@ -28,7 +28,7 @@ impl TcpStore {
         message: &[u8],
     ) -> Result<(), StoreError> {
         let deadline = Deadline::within(self.options.timeout);
-        self.exchange(operation, deadline, |connection| {
+        self.on_connection(operation, deadline, |connection| {
             let length = message.len();
             let unconfirmed = connection.unconfirmed_bytes() + length;
             if length < LARGE_WRITE && unconfirmed < CONFIRM_AFTER {
@@ -49,14 +49,14 @@ impl TcpStore {
         message: &[u8],
         read: impl FnOnce(&mut Connection) -> Result<R, Fault>,
     ) -> Result<R, StoreError> {
-        self.exchange(operation, deadline, |connection| {
+        self.on_connection(operation, deadline, |connection| {
             connection.confirm(message, deadline)?;
             read(connection)
         })
     }
 
     /// Uses the shared connection for one request.
-    fn exchange<R>(
+    fn on_connection<R>(
         &self,
         operation: &'static str,
         deadline: Deadline,

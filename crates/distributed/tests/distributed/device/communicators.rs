@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use everburn_distributed::{
-    Ddp, DdpConfig, DdpError, DeviceCollective, DeviceExchange, DeviceMemory, HostExchange, Lent,
-    NcclExchange, PendingTensor, Waits,
+    Ddp, DdpConfig, DdpError, DeviceCollective, DeviceCommunicator, DeviceMemory, HostCommunicator,
+    Lent, NcclCommunicator, NcclWait, PendingTensor,
 };
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl_fake::{FakeCluster, Fault};
@@ -54,14 +54,14 @@ fn the_host_waits_for_no_gpu() {
         let memory = FakeMemory::new(cluster.clone(), rank);
         let open = gate(&cluster, rank, &memory);
         let unread: Arc<dyn DeviceMemory> = Arc::new(Unread(memory));
-        let exchange = NcclExchange::new(nccl, unread, Waits::Device);
+        let communicator = NcclCommunicator::new(nccl, unread, NcclWait::Device);
         // The GPU is still busy with what came before, and nothing of this has happened.
         let numbers = Tensor::<1>::ones([3], &Device::flex());
-        let sum = exchange.begin(0, numbers).unwrap();
+        let sum = communicator.begin(0, numbers).unwrap();
         assert_eq!(sum.collect().unwrap().dims(), [3]);
-        exchange.check().unwrap();
+        communicator.check().unwrap();
         drop(open);
-        exchange.settle().unwrap();
+        communicator.settle().unwrap();
     });
 }
 
@@ -77,13 +77,13 @@ fn where_the_host_waits_for_buckets_it_does_not_for_what_modules_exchange() {
             after_gate.store(true, Ordering::Release);
         });
         let unread: Arc<dyn DeviceMemory> = Arc::new(Unread(memory));
-        let exchange = NcclExchange::new(nccl, unread, Waits::Host);
+        let communicator = NcclCommunicator::new(nccl, unread, NcclWait::Host);
         let ones = || Tensor::<1>::ones([2], &Device::flex());
         for collective in [DeviceCollective::AllReduce, DeviceCollective::AllGather] {
-            let begun = exchange.begin_collective(collective, ones()).unwrap();
+            let begun = communicator.begin_collective(collective, ones()).unwrap();
             begun.collect().unwrap();
         }
-        let bucket = exchange.begin(0, ones()).unwrap();
+        let bucket = communicator.begin(0, ones()).unwrap();
         let has_waited = is_open.load(Ordering::Acquire);
         assert!(!has_waited, "the host has waited for the GPU");
         drop(open);
@@ -98,10 +98,10 @@ fn a_sum_is_made_of_what_the_gpu_has_written_and_read_when_it_is_made() {
     let sums = cluster.on_all_ranks(|nccl, rank| {
         let memory = FakeMemory::new(cluster.clone(), rank);
         let open = gate(&cluster, rank, &memory);
-        let exchange = NcclExchange::new(nccl, Arc::new(memory), Waits::Device);
+        let communicator = NcclCommunicator::new(nccl, Arc::new(memory), NcclWait::Device);
         let numbers = Tensor::<1>::from_floats([1.0, rank as f32], &Device::flex());
         // Written after the gate, summed after that, and read after the sum.
-        let sum = exchange.begin(0, numbers).unwrap();
+        let sum = communicator.begin(0, numbers).unwrap();
         drop(open);
         let sum = sum.collect().unwrap();
         sum.into_data().iter::<f32>().collect::<Vec<_>>()
@@ -112,11 +112,11 @@ fn a_sum_is_made_of_what_the_gpu_has_written_and_read_when_it_is_made() {
 /// Tells which buckets have left.
 #[derive(Debug)]
 struct Watched {
-    inner: Arc<dyn DeviceExchange>,
+    inner: Arc<dyn DeviceCommunicator>,
     begun: Arc<Mutex<Vec<usize>>>,
 }
 
-impl DeviceExchange for Watched {
+impl DeviceCommunicator for Watched {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
@@ -145,11 +145,11 @@ fn buckets_leave_in_their_order_while_the_backward_pass_runs() {
         let device = Device::flex().autodiff();
         let begun = Arc::new(Mutex::new(Vec::new()));
         let watched = Arc::new(Watched {
-            inner: rank.exchange(Way::Nccl),
+            inner: rank.communicator(Way::Nccl),
             begun: begun.clone(),
         });
         let group = rank.group.clone();
-        let made = Ddp::with_exchange(model(&device), group, small_buckets(), watched);
+        let made = Ddp::with_communicator(model(&device), group, small_buckets(), watched);
         let (ddp, model) = made.unwrap();
         let step = |ddp: &Ddp| {
             let step = ddp.begin(3).unwrap();
@@ -179,17 +179,17 @@ fn types_are_kept_and_half_types_are_summed() {
         let cluster = Arc::new(FakeCluster::new(2));
         cluster.on_all_ranks(|nccl, rank| {
             let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-            let exchange = NcclExchange::new(nccl, memory, Waits::Host);
+            let communicator = NcclCommunicator::new(nccl, memory, NcclWait::Host);
             let numbers = Tensor::<1>::full([5], 1.5, &Device::flex()).cast(dtype);
-            let sum = exchange.begin(0, numbers).unwrap().collect().unwrap();
+            let sum = communicator.begin(0, numbers).unwrap().collect().unwrap();
             assert_eq!(sum.dtype(), dtype);
             assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
         });
         crate::ranks::on_ranks(2, |group| {
-            let exchange = HostExchange::start(group).unwrap();
+            let communicator = HostCommunicator::start(group).unwrap();
             let numbers = Tensor::<1>::full([5], 1.5, &Device::flex()).cast(dtype);
-            let sum = exchange.begin(0, numbers).unwrap().collect().unwrap();
-            exchange.settle().unwrap();
+            let sum = communicator.begin(0, numbers).unwrap().collect().unwrap();
+            communicator.settle().unwrap();
             assert_eq!(sum.dtype(), dtype);
             assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
         });
@@ -219,9 +219,9 @@ fn numbers(tensor: Tensor<1>) -> Vec<f32> {
 #[test]
 fn ranks_exchange_other_tensors_than_buckets_by_nccl() {
     for (old_driver, waits) in [
-        (false, Waits::Device),
-        (false, Waits::Host),
-        (true, Waits::Device),
+        (false, NcclWait::Device),
+        (false, NcclWait::Host),
+        (true, NcclWait::Device),
     ] {
         let cluster = Arc::new(FakeCluster::new(3));
         cluster.on_all_ranks(|nccl, rank| {
@@ -229,11 +229,11 @@ fn ranks_exchange_other_tensors_than_buckets_by_nccl() {
                 cluster.inject(rank, Fault::OldDriver);
             }
             let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-            let exchange = NcclExchange::new(nccl, memory, waits);
-            assert!(exchange.has_collectives());
+            let communicator = NcclCommunicator::new(nccl, memory, waits);
+            assert!(communicator.has_collectives());
             let collective = |collective, own: &[f32]| {
                 let own = Tensor::<1>::from_floats(own, &Device::flex());
-                let begun = exchange.begin_collective(collective, own).unwrap();
+                let begun = communicator.begin_collective(collective, own).unwrap();
                 numbers(begun.collect().unwrap())
             };
             let own = rank as f32;
@@ -253,7 +253,7 @@ fn ranks_exchange_other_tensors_than_buckets_by_nccl() {
                 "all_reduce(f32[2], sum)",
             ];
             assert_eq!(calls, expected);
-            exchange.settle().unwrap();
+            communicator.settle().unwrap();
         });
     }
 }
@@ -263,15 +263,15 @@ fn buckets_begin_when_they_are_collected_where_modules_exchange_within_passes() 
     let cluster = Arc::new(FakeCluster::new(2));
     cluster.on_all_ranks(|nccl, rank| {
         let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-        let exchange = NcclExchange::new(nccl, memory, Waits::Device);
-        exchange.sum_after_passes();
+        let communicator = NcclCommunicator::new(nccl, memory, NcclWait::Device);
+        communicator.sum_after_passes();
         let ones = |length: usize| Tensor::<1>::ones([length], &Device::flex());
-        let bucket = exchange.begin(0, ones(3)).unwrap();
+        let bucket = communicator.begin(0, ones(3)).unwrap();
         let scatter = DeviceCollective::ReduceScatter { bucket: 1 };
-        let part = exchange.begin_collective(scatter, ones(4)).unwrap();
+        let part = communicator.begin_collective(scatter, ones(4)).unwrap();
         // That of a module is not put off, nor is that of a parameter.
         for collective in [DeviceCollective::AllReduce, DeviceCollective::AllGather] {
-            let within = exchange.begin_collective(collective, ones(2)).unwrap();
+            let within = communicator.begin_collective(collective, ones(2)).unwrap();
             within.collect().unwrap();
         }
         let within = ["all_reduce(f32[2], sum)", "all_gather(f32[2])"];
@@ -284,12 +284,12 @@ fn buckets_begin_when_they_are_collected_where_modules_exchange_within_passes() 
 }
 
 #[test]
-fn an_exchange_through_host_memory_is_for_buckets_alone() {
+fn a_communicator_through_host_memory_is_for_buckets_alone() {
     crate::ranks::on_ranks(1, |group| {
-        let exchange = HostExchange::start(group).unwrap();
-        assert!(!exchange.has_collectives());
+        let communicator = HostCommunicator::start(group).unwrap();
+        assert!(!communicator.has_collectives());
         let own = Tensor::<1>::ones([2], &Device::flex());
-        let refused = exchange.begin_collective(DeviceCollective::AllGather, own);
+        let refused = communicator.begin_collective(DeviceCollective::AllGather, own);
         let Err(refused) = refused else {
             panic!("it has no such collective");
         };

@@ -16,7 +16,7 @@ use super::engine::{LocalStep, SyncedStep};
 use crate::config::read_metrics::{ReadMetrics, steps_unread};
 use crate::error::TrainError;
 use crate::metrics::rank_times;
-use crate::metrics::step_exchange::{StepCodec, Votes};
+use crate::metrics::step_reduction::{StepCodec, Votes};
 use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 
