@@ -95,6 +95,11 @@ pub struct Readme;
 #[doc = include_str!("../../../docs/from-pytorch.md")]
 pub struct FromPyTorch;
 
+/// The page on a module of PyTorch, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/your-own-pytorch-module.md")]
+pub struct YourOwnPyTorchModule;
+
 /// The page on custom loops, compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/own-loop.md")]
