@@ -5,7 +5,7 @@ mod wait_line;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use everburn_auth::Key;
 use everburn_record::plain;
@@ -17,7 +17,7 @@ use super::keys;
 use super::member::{Generation, Member};
 use super::options::ElasticOptions;
 use super::round::Round;
-use super::round_view::{Assessment, RoundView};
+use super::round_view::RoundView;
 use crate::rendezvous::join::{compare_elastic, first_verdict_key, refuse_contradiction};
 use crate::rendezvous::{RendezvousRequest, StartedRank, WaitListener, reach_launchers_store};
 use crate::runtime;
@@ -162,6 +162,20 @@ impl Membership {
     /// members have not joined the round in time; [`ElasticError::Expelled`] when a newer process has taken
     /// the slot.
     pub fn join(&mut self, committed_step: u64) -> Result<Round, ElasticError> {
+        self.join_without(committed_step, None)
+    }
+
+    /// As [`join`](Self::join), but members on `silent_machine`, whose heartbeats have been missing for long enough, are
+    /// not waited for ([`CollectiveError::silent_machine`](crate::group::CollectiveError::silent_machine)). They may
+    /// join a later round.
+    ///
+    /// # Errors
+    /// As of [`join`](Self::join).
+    pub fn join_without(
+        &mut self,
+        committed_step: u64,
+        silent_machine: Option<usize>,
+    ) -> Result<Round, ElasticError> {
         let me = Member {
             slot: self.options.slot,
             incarnation: self.options.incarnation,
@@ -173,7 +187,7 @@ impl Membership {
             let newest = self.newest().map_err(|e| self.failed(e))?;
             let newest = newest.map(|(newest, _)| newest);
             let number = 1 + newest.as_ref().map_or(0, |newest| newest.number);
-            let outcome = self.take_part(&me, number, newest.as_ref());
+            let outcome = self.take_part(&me, number, newest.as_ref(), silent_machine);
             if outcome.is_err() {
                 // If this fails too, the launcher records that the process has ended.
                 let _ = self.store.delete(&keys::joined(number, me.slot));
@@ -214,7 +228,7 @@ impl Membership {
         }
         // The new process may have ended already.
         let view = RoundView::read(&*self.store, next, self.options.max)?;
-        Ok(!view.assess(None).present.is_empty())
+        Ok(!view.assess(None, None).present.is_empty())
     }
 
     /// The newest generation and its bytes.
@@ -232,6 +246,7 @@ impl Membership {
         me: &Member,
         number: u64,
         before: Option<&Generation>,
+        silent_machine: Option<usize>,
     ) -> Result<Option<Generation>, ElasticError> {
         let failed = |source| self.failed(source);
         self.refuse_if_over(me, number)?;
@@ -269,7 +284,7 @@ impl Membership {
             }
             self.refuse_if_over(me, number)?;
             let view = RoundView::read(store, number, self.options.max).map_err(failed)?;
-            let mut assessment = view.assess(newest.as_ref());
+            let mut assessment = view.assess(newest.as_ref(), silent_machine);
             assessment.locate(self.options.ranks_per_machine);
             if assessment.broken && broken_since.is_none() {
                 broken_since = Some(runtime::now());
@@ -348,40 +363,6 @@ impl Membership {
             });
         }
         Ok(())
-    }
-
-    fn check_deadlines(
-        &self,
-        generation: u64,
-        assessment: &Assessment,
-        began: Instant,
-        broken_since: Option<Instant>,
-    ) -> Result<(), ElasticError> {
-        let missing = || assessment.missing.clone();
-        let waited = runtime::elapsed(began);
-        let Some(broken_since) = broken_since else {
-            if waited < self.timeout {
-                return Ok(());
-            }
-            return Err(ElasticError::NotAdmitted {
-                slot: self.options.slot,
-                generation,
-                missing: missing(),
-                waited,
-            });
-        };
-        let joined = assessment.present.len();
-        if joined >= self.options.min || runtime::elapsed(broken_since) < self.options.wait_for_min
-        {
-            return Ok(());
-        }
-        Err(ElasticError::TooFew {
-            generation,
-            joined,
-            min: self.options.min,
-            missing: missing(),
-            waited,
-        })
     }
 
     fn failed(&self, source: StoreError) -> ElasticError {

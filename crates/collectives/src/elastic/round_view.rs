@@ -101,8 +101,12 @@ impl RoundView {
         Ok(Self { slots: read })
     }
 
-    /// Assesses the round that follows generation `newest`.
-    pub(super) fn assess(&self, newest: Option<&Generation>) -> Assessment {
+    /// Assesses the round that follows generation `newest`. Nobody of `silent_machine` is waited for.
+    pub(super) fn assess(
+        &self,
+        newest: Option<&Generation>,
+        silent_machine: Option<usize>,
+    ) -> Assessment {
         let lives = |member: &&Member| {
             let slot = self.slots.get(member.slot);
             slot.is_some_and(|slot| {
@@ -119,7 +123,11 @@ impl RoundView {
             present.is_some_and(|it| it.is_same_process(member))
         };
         let everybody_came = match survivors.is_empty() {
-            false => survivors.iter().all(|member| has_come(member)),
+            false => {
+                let is_expected = |member: &Member| Some(member.node) != silent_machine;
+                let mut expected = survivors.iter().filter(|member| is_expected(member));
+                expected.all(|member| has_come(member))
+            }
             true => self
                 .slots
                 .iter()

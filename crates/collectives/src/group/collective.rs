@@ -21,6 +21,9 @@ const BOOTSTRAP: u8 = 0;
 /// are missing. Of 256 ranks on two cores, that took half of the time to the first result: 65,000 frames per phase.
 const DIRECT: usize = 32;
 
+/// The same for the later phases, when all ranks are known to be there.
+const DIRECT_LATER: usize = 8;
+
 /// A collective that is being run.
 pub(crate) struct Collective<'a> {
     pub(crate) core: &'a Arc<Core>,
@@ -110,7 +113,7 @@ impl<'a> Collective<'a> {
         phase: u8,
         own: &Arc<Vec<u8>>,
     ) -> Result<Vec<Payload>, CollectiveError> {
-        if self.size() > DIRECT {
+        if self.size() > DIRECT_LATER {
             return match self.disseminate(phase, own) {
                 Ok(blocks) => Ok(payloads_of(blocks)),
                 Err(Incomplete::Failed(error)) => Err(error),

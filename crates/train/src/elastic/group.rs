@@ -160,7 +160,8 @@ impl Regroup for ElasticGroup {
     fn regroup(&self, step: usize, why: &TrainError) -> Result<ProcessGroup, TrainError> {
         self.report(why);
         let mut membership = lock(&self.membership);
-        let join = |membership: &mut Membership| Ok(membership.join(step as u64)?);
+        let silent = why.collective().and_then(CollectiveError::silent_machine);
+        let join = |membership: &mut Membership| Ok(membership.join_without(step as u64, silent)?);
         let options = self.options;
         let next = next(&mut membership, join, |round| connect(round, options))?;
         let group = next.group.clone();

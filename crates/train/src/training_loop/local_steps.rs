@@ -3,7 +3,8 @@
 //! Each rank takes up to this many steps on its own shares, in a *round*; then all take an outer step together. What may
 //! fail of others comes at the end of a round. Until an outer step counts, all that a round has changed is the model in
 //! hand, the optimizer and the running statistics: survivors of a failure set the round aside, and take the outer step
-//! in the next group, with those who are left.
+//! in the next group, with those who are left. They continue with the round until the process that takes the place of
+//! the lost rank is there, so that all meet once.
 
 use std::time::{Duration, Instant};
 
@@ -174,6 +175,7 @@ impl RankLoop {
         }
         let stops_at_once = !self.streams();
         let patience = self.patience(planned);
+        let mut failed_at = None;
         for _ in 0..planned {
             let start = Instant::now();
             let Some(share) = shares.next() else { break };
@@ -210,7 +212,7 @@ impl RankLoop {
             memory.restart();
             let is_late = patience.is_some_and(|patience| round.elapsed() > patience);
             let stops = stops_at_once && self.stop_wanted();
-            if is_broken || is_late || stops || self.setup.group.failure().is_some() {
+            if is_broken || is_late || stops || self.leaves_round(&mut failed_at) {
                 break;
             }
         }

@@ -39,7 +39,7 @@ fn group_of(members: &[(usize, u64)]) -> Generation {
 
 /// Complete, broken, and the slots present.
 fn verdict(slots: Vec<Slot>, newest: Option<&Generation>) -> (bool, bool, Vec<usize>) {
-    let assessment = RoundView { slots }.assess(newest);
+    let assessment = RoundView { slots }.assess(newest, None);
     let present = assessment.present.iter().map(|it| it.slot).collect();
     (assessment.complete, assessment.broken, present)
 }

@@ -95,3 +95,24 @@ fn a_process_of_another_range_ends_the_wait_of_the_first_before_its_launcher_giv
     assert!(is_mismatch(&other.compare_start().unwrap_err()));
     assert_eq!(only.join(1).unwrap().generation, 2);
 }
+
+#[test]
+fn nobody_waits_for_a_machine_whose_heartbeats_are_missing() {
+    let job = Job::of(1, 4);
+    let start = |slot| {
+        let incarnation = job.coordinator.next_incarnation(slot).unwrap();
+        job.process(slot, incarnation, |it| it.node = slot / 2)
+    };
+    let mut members = (0..4).map(start).collect::<Vec<_>>();
+    all(join_all(&mut members));
+    let rounds = thread::scope(|scope| {
+        let joins = members[..2].iter_mut();
+        let joins = joins.map(|member| scope.spawn(|| member.join_without(5, Some(1)).unwrap()));
+        let joins = joins.collect::<Vec<_>>();
+        joins
+            .into_iter()
+            .map(|join| join.join().unwrap())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(slots_of(&rounds), [0, 1]);
+}
