@@ -7,7 +7,7 @@ mod words;
 
 use std::collections::VecDeque;
 
-use everburn_record::{Event, EventKind, Live, MetricRecord, Phase, Settings};
+use everburn_record::{Event, EventKind, Live, MetricKind, MetricLine, Phase, Settings};
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
@@ -44,9 +44,9 @@ pub struct RunState {
     pub(crate) running: Option<bool>,
     pub(crate) reached: Option<bool>,
     /// The newest line of each kind.
-    pub(crate) step: Option<MetricRecord>,
-    pub(crate) validation: Option<MetricRecord>,
-    pub(crate) test: Option<MetricRecord>,
+    pub(crate) step: Option<MetricLine>,
+    pub(crate) validation: Option<MetricLine>,
+    pub(crate) test: Option<MetricLine>,
     /// Loss by step.
     pub(crate) losses: Vec<(u64, f64)>,
     pub(crate) history: History,
@@ -189,12 +189,12 @@ impl RunState {
         });
     }
 
-    fn take_metric(&mut self, line: &MetricRecord) {
-        let newest = match line.kind.as_str() {
-            "step" => &mut self.step,
-            "validation" => &mut self.validation,
-            "test" => &mut self.test,
-            _ => return,
+    fn take_metric(&mut self, line: &MetricLine) {
+        let newest = match line.kind {
+            MetricKind::Step => &mut self.step,
+            MetricKind::Validation => &mut self.validation,
+            MetricKind::Test => &mut self.test,
+            MetricKind::Train => return,
         };
         // A file that was written anew is told again.
         if newest
@@ -204,8 +204,8 @@ impl RunState {
             return;
         }
         *newest = Some(bounds::metrics(line));
-        if let ("step", Some(loss)) = (line.kind.as_str(), line.loss) {
-            self.losses.push((line.step, loss));
+        if let (MetricKind::Step, Some(loss)) = (line.kind, line.known_loss()) {
+            self.losses.push((line.step as u64, loss));
             if self.losses.len() > MOST_POINTS {
                 let mut place = 0;
                 self.losses.retain(|_| {

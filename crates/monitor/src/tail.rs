@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use everburn_record::{
-    Event, EventKind, Live, MetricRecord, Phase, RankLine, Settings, TrainingReport, name_of_run,
+    Event, EventKind, Live, MetricLine, Phase, RankLine, Settings, TrainingReport, name_of_run,
 };
 
 use self::folder::Folder;
@@ -54,7 +54,7 @@ impl RunTail {
             reason: error.to_string(),
         };
         let opened = Folder::open(folder).map_err(file)?;
-        let of_a_run = [Settings::FILE, MetricRecord::FILE];
+        let of_a_run = [Settings::FILE, MetricLine::FILE];
         if !of_a_run.iter().any(|name| opened.file(name).is_some()) {
             let path = folder.to_path_buf();
             return Err(MonitorError::NoRun { path });
@@ -64,7 +64,7 @@ impl RunTail {
             config: None,
             live: None,
             report: None,
-            metrics: Lines::of(MetricRecord::FILE),
+            metrics: Lines::of(MetricLine::FILE),
             ranks: Lines::of(RankLine::FILE),
             events: Lines::of(Event::FILE),
             told: None,

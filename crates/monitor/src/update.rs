@@ -1,6 +1,6 @@
 //! What a monitor learns of a run, piece by piece.
 
-use everburn_record::{Event, Live, MetricRecord, RankLine};
+use everburn_record::{Event, Live, MetricLine, RankLine};
 use serde::{Deserialize, Serialize};
 
 /// A piece of what is to be known of a run: what a monitor is fed with, and what goes over the wire.
@@ -24,7 +24,7 @@ pub enum Update {
         config: String,
     },
     /// A line of `metrics.jsonl`.
-    Metric(MetricRecord),
+    Metric(MetricLine),
     /// A line of `ranks.jsonl`.
     Ranks(RankLine),
     /// A line of `events.jsonl`.

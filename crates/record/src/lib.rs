@@ -24,7 +24,7 @@
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
 //! (`events.jsonl`), a [`ConfusionMatrix`] (`confusion.json`), its [`Environment`] (`environment.json`), and [`Live`]
 //! (`live.json`) while it continues. A [`TrainingReport`] (`report.json`) is what came out of it. `config.toml` is read as
-//! [`Settings`], a line of `metrics.jsonl` as a [`MetricRecord`].
+//! [`Settings`], a line of `metrics.jsonl` as a [`MetricLine`].
 //!
 //! ```
 //! use everburn_record::file;
@@ -46,7 +46,7 @@ mod finding;
 pub mod invocation;
 pub mod lines;
 mod live;
-mod metric_record;
+mod metric_line;
 mod number;
 mod owner;
 mod place;
@@ -74,7 +74,7 @@ pub use environment::Environment;
 pub use event::{Event, EventKind};
 pub use finding::{Finding, Verdict, filled};
 pub use live::{Live, LiveRank, Phase, ProcessMetrics, Waits};
-pub use metric_record::MetricRecord;
+pub use metric_line::{MetricKind, MetricLine, StepCost};
 pub use number::{number_or_nan, numbers_or_nan};
 pub use owner::Owner;
 pub use place::{NotAPlace, Place};

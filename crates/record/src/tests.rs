@@ -28,27 +28,32 @@ fn holds<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, keys: &
 
 #[test]
 fn a_line_of_metrics_holds_every_field() {
-    let line = MetricRecord {
-        kind: "step".to_owned(),
+    let line = MetricLine {
+        kind: MetricKind::Step,
         epoch: 2,
         step: 30,
-        loss: Some(0.5),
+        loss: 0.5,
         accuracy: Some(0.25),
         metrics: [("mae".to_owned(), 0.125)].into(),
-        samples: Some(64),
-        predictions: Some(128),
+        samples: 64,
+        predictions: 128,
         unix_time_ms: Some(1_795_447_260_403),
-        seconds: Some(0.75),
-        waited: Some(0.0625),
-        exposed: Some(0.03125),
-        communication: Some(1.5),
-        gradient_bytes: Some(87_392),
-        peak_memory: Some(133_046_272),
+        cost: StepCost {
+            seconds: 0.75,
+            waited: 0.0625,
+            exposed: 0.03125,
+            communication: 1.5,
+            gradient_bytes: 87_392,
+            peak_memory: Some(133_046_272),
+        },
         learning_rate: Some(0.001),
         gradient_norm: Some(3.5),
+        loss_scale: Some(1024.0),
+        skipped_steps: Some(2),
     };
     let keys = "kind epoch step loss accuracy metrics samples predictions unix_time_ms seconds \
-        waited exposed communication gradient_bytes peak_memory learning_rate gradient_norm";
+        waited exposed communication gradient_bytes peak_memory learning_rate gradient_norm \
+        loss_scale skipped_steps";
     holds(&line, keys);
 }
 

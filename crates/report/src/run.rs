@@ -20,7 +20,7 @@ pub use metrics::{Curve, EpochMetrics, Metrics};
 pub use ranks::{RankTimes, RankTotal};
 
 use everburn_record::{
-    ConfusionMatrix, Environment, EventKind, MetricRecord, Settings, TrainingReport, file,
+    ConfusionMatrix, Environment, EventKind, MetricLine, Settings, TrainingReport, file,
     name_of_run,
 };
 
@@ -77,7 +77,7 @@ pub struct Run {
 
 impl Run {
     /// The files of which a run has one: what is damaged is reported, too.
-    const FILES: [&str; 3] = [Settings::FILE, MetricRecord::FILE, TrainingReport::FILE];
+    const FILES: [&str; 3] = [Settings::FILE, MetricLine::FILE, TrainingReport::FILE];
 
     /// Reads the run directory `path`. Memory is bounded, however long the run was.
     ///

@@ -5,10 +5,9 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use everburn_record::TrainingReport;
+use everburn_record::{MetricLine, TrainingReport};
 
 use crate::error::TrainError;
-use crate::metrics::line::MetricLine;
 use crate::training_loop::Run;
 
 /// Why a hook failed. Any error goes into it by `?`.

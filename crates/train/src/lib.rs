@@ -84,14 +84,15 @@ pub use elastic::group::ElasticGroup;
 pub use elastic::regroup::Regroup;
 pub use error::TrainError;
 pub use everburn_record::{
-    BestEpoch, OuterReport, ShardingReport, StopSignal, TrainingReport, Versions,
+    BestEpoch, MetricKind, MetricLine, OuterReport, ShardingReport, StepCost, StopSignal,
+    TrainingReport, Versions,
 };
 pub use hook::{EpochLines, Hook, HookError, Hooks};
 pub use metrics::RankMetric;
-pub use metrics::line::{MetricKind, MetricLine, MetricsFile};
+pub use metrics::line::MetricsFile;
 pub use metrics::named_sum::{Amount, NamedSum};
 pub use metrics::rank_times::{ForwardPass, PassTimes};
-pub use metrics::step_report::{StepCost, StepReport};
+pub use metrics::step_report::StepReport;
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::draw::draw_parameters;
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use everburn_record::sync::lock;
-use everburn_record::{MetricRecord, Place};
+use everburn_record::{MetricLine, Place};
 use everburn_train::{RunLock, TrainError};
 
 use crate::error::CliError;
@@ -171,7 +171,7 @@ impl Drop for Prepared {
 
 /// How far the run of a configuration has come.
 fn recorded(config: &Path) -> Recorded {
-    let metrics = config.with_file_name(MetricRecord::FILE).metadata();
+    let metrics = config.with_file_name(MetricLine::FILE).metadata();
     let newest = config.parent().and_then(Place::newest_of);
     (metrics.map_or(0, |file| file.len()), newest)
 }

@@ -1,7 +1,7 @@
 //! What a run must have to be resumed.
 
 use everburn_record::plain::word;
-use everburn_record::{MetricRecord, folder_of_first_machine};
+use everburn_record::{MetricLine, folder_of_first_machine};
 use everburn_train::checkpoint::CheckpointFolder;
 
 use crate::error::CliError;
@@ -25,7 +25,7 @@ pub(super) fn require_checkpoints(run: &RunDirectory) -> Result<(), CliError> {
             format!("use `--run-dir {command}` on every machine"),
         ));
     }
-    let metrics = run.path().join(MetricRecord::FILE).metadata();
+    let metrics = run.path().join(MetricLine::FILE).metadata();
     let has_trained = run.report_path().is_file() || metrics.is_ok_and(|file| file.len() > 0);
     let (path, has_model) = (run.path().display(), run.model_path().is_file());
     if has_trained && !run.checkpoints().is_dir() {

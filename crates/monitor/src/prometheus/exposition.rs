@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use everburn_record::{MetricRecord, RankStep, plain};
+use everburn_record::{MetricLine, RankStep, plain};
 
 use crate::state::{RankState, RankStatus, RunState};
 
@@ -125,7 +125,7 @@ fn of_run(text: &mut Text, state: &RunState) {
         "How many epochs the run is to have.",
         of_live(live.epochs),
     );
-    let newest = state.step.as_ref().map(|line| line.step);
+    let newest = state.step.as_ref().map(|line| line.step as u64);
     let step = newest.into_iter().chain(known.then_some(live.step)).max();
     text.one(
         "step",
@@ -166,13 +166,13 @@ fn of_model(text: &mut Text, state: &RunState) {
         ("validation", &state.validation),
         ("test", &state.test),
     ];
-    let of = |value: fn(&MetricRecord) -> Option<f64>| {
+    let of = |value: fn(&MetricLine) -> Option<f64>| {
         splits.map(|(split, line)| (Labels::of("split", split), line.as_ref().and_then(value)))
     };
     text.gauge(
         "loss",
         "The newest mean loss: of the last logged step, the last validation, the test.",
-        of(|line| line.loss),
+        of(MetricLine::known_loss),
     );
     text.gauge(
         "accuracy",
@@ -186,7 +186,7 @@ fn of_model(text: &mut Text, state: &RunState) {
     });
     text.gauge("metric", "Other metrics of the objective, by name.", named);
     let step = state.step.as_ref();
-    let of_step = |value: fn(&MetricRecord) -> Option<f64>| step.and_then(value);
+    let of_step = |value: fn(&MetricLine) -> Option<f64>| step.and_then(value);
     text.one(
         "learning_rate",
         "The learning rate.",
@@ -200,7 +200,7 @@ fn of_model(text: &mut Text, state: &RunState) {
     text.one(
         "samples_per_second",
         "Samples per second of all ranks together, in the last logged step.",
-        of_step(MetricRecord::samples_per_second),
+        of_step(MetricLine::samples_per_second),
     );
 }
 

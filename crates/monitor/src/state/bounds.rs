@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use everburn_record::{Live, LiveRank, MetricRecord, RankLine, plain};
+use everburn_record::{Live, LiveRank, MetricLine, RankLine, plain};
 
 /// Ranks with this number or a larger one are left out.
 pub(super) const MOST_RANKS: usize = 4096;
@@ -23,10 +23,9 @@ const MOST_METRICS: usize = 32;
 const MOST_AWAITED: usize = 8;
 
 /// A line, with the first of its metrics, whose names are no longer than a line.
-pub(super) fn metrics(line: &MetricRecord) -> MetricRecord {
+pub(super) fn metrics(line: &MetricLine) -> MetricLine {
     let first = line.metrics.iter().take(MOST_METRICS);
-    MetricRecord {
-        kind: cut(&line.kind),
+    MetricLine {
         metrics: first.map(|(name, mean)| (cut(name), *mean)).collect(),
         ..line.clone()
     }

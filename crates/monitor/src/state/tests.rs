@@ -4,12 +4,11 @@ use everburn_record::LiveRank;
 
 use super::*;
 
-fn metric(step: u64) -> Update {
-    Update::Metric(MetricRecord {
-        kind: "step".into(),
+fn metric(step: usize) -> Update {
+    Update::Metric(MetricLine {
         step,
-        loss: Some(1.0),
-        ..MetricRecord::default()
+        loss: 1.0,
+        ..MetricLine::default()
     })
 }
 
@@ -44,10 +43,9 @@ fn what_is_kept_is_bounded_whatever_is_said() {
     let mut state = RunState::default();
     let long = "x".repeat(1 << 16);
     let metrics = (0..1_000).map(|number| (format!("{number}{long}"), 1.0));
-    let line = MetricRecord {
-        kind: "step".into(),
+    let line = MetricLine {
         metrics: metrics.collect(),
-        ..MetricRecord::default()
+        ..MetricLine::default()
     };
     state.take(&Update::Metric(line), 0);
     assert_eq!(state.step.as_ref().unwrap().metrics.len(), 32);

@@ -1,6 +1,6 @@
 //! What run it is, how far it has come, what it learns, and when it will be over.
 
-use everburn_record::{MetricRecord, Phase, units};
+use everburn_record::{MetricLine, Phase, units};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -58,7 +58,7 @@ fn left(state: &RunState) -> String {
 
 fn draw_progress(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut Buffer) {
     let live = &state.live;
-    let counted = state.step.as_ref().map_or(0, |line| line.step);
+    let counted = state.step.as_ref().map_or(0, |line| line.step as u64);
     let step = live.step.max(counted);
     let here =
         |rank: &&RankState| matches!(rank.status, RankStatus::Working | RankStatus::Straggling);
@@ -98,24 +98,27 @@ fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
         parts.extend(value.map(|value| (name.to_owned(), value)));
     };
     let percent = |share: f64| units::percent(share, 1);
-    let others = |line: &MetricRecord| -> Vec<(String, Option<String>)> {
+    let others = |line: &MetricLine| -> Vec<(String, Option<String>)> {
         let others = line.metrics.iter().filter(|(_, mean)| mean.is_finite());
         others
             .map(|(name, mean)| (name.clone(), Some(units::significant(*mean, 4))))
             .collect()
     };
     if let Some(line) = &state.step {
-        add("loss", line.loss.map(|loss| units::fixed(loss, 4)));
+        add("loss", line.known_loss().map(|loss| units::fixed(loss, 4)));
         add("accuracy", line.accuracy.map(percent));
         for (name, mean) in others(line) {
             add(&name, mean);
         }
     }
     if let Some(line) = &state.validation {
-        add("validation", line.loss.map(|loss| units::fixed(loss, 4)));
+        add(
+            "validation",
+            line.known_loss().map(|loss| units::fixed(loss, 4)),
+        );
     }
     if let Some(line) = &state.test {
-        let loss = line.loss.map(|loss| units::fixed(loss, 4));
+        let loss = line.known_loss().map(|loss| units::fixed(loss, 4));
         add("test", line.accuracy.map(percent).or(loss));
         for (name, mean) in others(line) {
             add(&format!("test {name}"), mean);

@@ -2,7 +2,8 @@
 
 use everburn_monitor::{RunState, Update};
 use everburn_record::{
-    Event, EventKind, Live, LiveRank, MetricRecord, Phase, ProcessMetrics, RankLine, RankStep,
+    Event, EventKind, Live, LiveRank, MetricLine, Phase, ProcessMetrics, RankLine, RankStep,
+    StepCost,
 };
 
 /// The time of all pictures.
@@ -67,17 +68,19 @@ pub fn fed(ranks: usize, lines: u64) -> RunState {
             ranks,
         };
         state.take(&Update::Ranks(told), NOW);
-        let metric = MetricRecord {
-            kind: "step".into(),
+        let metric = MetricLine {
             epoch: 1,
-            step,
-            loss: Some(2.3 / (1.0 + line as f64 / 20.0)),
+            step: step as usize,
+            loss: 2.3 / (1.0 + line as f64 / 20.0),
             accuracy: Some(1.0 - 0.9 / (1.0 + line as f64 / 9.0)),
-            samples: Some(64),
-            seconds: Some(0.031),
+            samples: 64,
+            cost: StepCost {
+                seconds: 0.031,
+                ..StepCost::default()
+            },
             learning_rate: Some(0.003),
             gradient_norm: Some(1.25),
-            ..MetricRecord::default()
+            ..MetricLine::default()
         };
         state.take(&Update::Metric(metric), NOW);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
-use everburn_record::{MetricRecord, file, plain};
+use everburn_record::{MetricKind, MetricLine, file, plain};
 
 use super::{Note, json_lines};
 use crate::decimation::Series;
@@ -103,7 +103,7 @@ pub struct Metrics {
 impl Metrics {
     /// Reads the file of a run directory; what is wrong with it is noted.
     pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
-        const NAME: &str = MetricRecord::FILE;
+        const NAME: &str = MetricLine::FILE;
         let mut metrics = Self::default();
         let file = match file::open(&folder.join(NAME)) {
             Ok(file) => file,
@@ -133,83 +133,86 @@ impl Metrics {
         metrics
     }
 
-    fn take(&mut self, line: &MetricRecord) {
+    fn take(&mut self, line: &MetricLine) {
         self.lines += 1;
-        self.last_step = self.last_step.max(line.step);
+        let step = line.step as u64;
+        self.last_step = self.last_step.max(step);
         let series = |curve: &mut Curve, value: Option<f64>, at: u64| {
-            let series = match line.kind.as_str() {
-                "step" => &mut curve.step,
-                "train" => &mut curve.epoch,
-                "validation" => &mut curve.validation,
-                _ => return,
+            let series = match line.kind {
+                MetricKind::Step => &mut curve.step,
+                MetricKind::Train => &mut curve.epoch,
+                MetricKind::Validation => &mut curve.validation,
+                MetricKind::Test => return,
             };
-            // serde_json writes what is not a number as null.
             series.push(at, value.unwrap_or(f64::NAN));
         };
-        series(&mut self.loss, line.loss, line.step);
+        series(&mut self.loss, Some(line.loss), step);
         // What an objective never reports has no line.
         if line.accuracy.is_some() || !self.accuracy.is_empty() {
-            series(&mut self.accuracy, line.accuracy, line.step);
+            series(&mut self.accuracy, line.accuracy, step);
         }
         for (name, mean) in &line.metrics {
             let name = plain::line(name, LONGEST_NAME);
             if self.named.contains_key(&name) || self.named.len() < MOST_NAMED {
                 let curve = self.named.entry(name).or_default();
-                series(curve, Some(*mean), line.step);
+                series(curve, Some(*mean), step);
             }
         }
         if let Some(time) = line.unix_time_ms {
-            series(&mut self.loss_by_time, line.loss, time);
+            series(&mut self.loss_by_time, Some(line.loss), time);
         }
-        match line.kind.as_str() {
-            "step" => self.take_step(line),
-            "train" => {
-                self.train_seconds += line.seconds.filter(|seconds| *seconds > 0.0).unwrap_or(0.0);
-                self.total_gradient_bytes += line.gradient_bytes.unwrap_or(0) as f64;
+        match line.kind {
+            MetricKind::Step => self.take_step(line),
+            MetricKind::Train => {
+                self.train_seconds += line.cost.seconds.max(0.0);
+                self.total_gradient_bytes += line.cost.gradient_bytes as f64;
+                let seconds = Some(line.cost.seconds).filter(|seconds| *seconds > 0.0);
                 let rate = line.samples_per_second();
                 let epoch = self.epoch(line);
-                (epoch.loss, epoch.accuracy) = (line.loss, line.accuracy);
-                (epoch.seconds, epoch.samples_per_second) = (line.seconds, rate);
+                (epoch.loss, epoch.accuracy) = (line.known_loss(), line.accuracy);
+                (epoch.seconds, epoch.samples_per_second) = (seconds, rate);
             }
-            "validation" => {
+            MetricKind::Validation => {
                 let epoch = self.epoch(line);
-                (epoch.validation_loss, epoch.validation_accuracy) = (line.loss, line.accuracy);
+                (epoch.validation_loss, epoch.validation_accuracy) =
+                    (line.known_loss(), line.accuracy);
             }
-            _ => {}
+            MetricKind::Test => {}
         }
     }
 
-    fn take_step(&mut self, line: &MetricRecord) {
+    fn take_step(&mut self, line: &MetricLine) {
+        // A line of an older version may have none.
+        let cost = Some(&line.cost).filter(|cost| cost.seconds > 0.0);
         let numbers = [
             (&mut self.learning_rate, line.learning_rate),
             (&mut self.gradient_norm, line.gradient_norm),
             (&mut self.samples_per_second, line.samples_per_second()),
-            (&mut self.seconds, line.seconds),
-            (&mut self.waited, line.waited),
-            (&mut self.exposed, line.exposed),
-            (&mut self.communication, line.communication),
+            (&mut self.seconds, cost.map(|cost| cost.seconds)),
+            (&mut self.waited, cost.map(|cost| cost.waited)),
+            (&mut self.exposed, cost.map(|cost| cost.exposed)),
+            (&mut self.communication, cost.map(|cost| cost.communication)),
             (
                 &mut self.gradient_bytes,
-                line.gradient_bytes.map(|bytes| bytes as f64),
+                cost.map(|cost| cost.gradient_bytes as f64),
             ),
             (
                 &mut self.peak_memory,
-                line.peak_memory.map(|bytes| bytes as f64),
+                line.cost.peak_memory.map(|bytes| bytes as f64),
             ),
         ];
         for (series, number) in numbers {
             if let Some(number) = number {
-                series.push(line.step, number);
+                series.push(line.step as u64, number);
             }
         }
     }
 
     /// The epoch of a line, which is one of the last. An epoch that was left early may have two training lines.
-    fn epoch(&mut self, line: &MetricRecord) -> &mut EpochMetrics {
-        let known = self
-            .epochs
-            .iter()
-            .rposition(|epoch| epoch.epoch == line.epoch);
+    fn epoch(&mut self, line: &MetricLine) -> &mut EpochMetrics {
+        let number = line.epoch as u64;
+        let mut epochs = self.epochs.iter();
+        let known = epochs.rposition(|epoch| epoch.epoch == number);
         let at = known.unwrap_or_else(|| {
             if self.epochs.len() == MOST_EPOCHS {
                 self.epochs.pop_front();
@@ -218,7 +221,7 @@ impl Metrics {
             self.epochs.len() - 1
         });
         let epoch = &mut self.epochs[at];
-        (epoch.epoch, epoch.step) = (line.epoch, line.step);
+        (epoch.epoch, epoch.step) = (number, line.step as u64);
         epoch
     }
 }

@@ -1,40 +1,14 @@
 //! `metrics.jsonl`: what was measured.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
-use everburn_record::{file, numbers_or_nan, unix_time_ms};
-use serde::{Deserialize, Serialize};
+use everburn_record::{MetricKind, MetricLine, file, unix_time_ms};
 
 use crate::config::checkpoint_failure::OnCheckpointFailure;
 use crate::error::{TrainError, with_hint};
-use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
-
-/// Which part of the data a line of `metrics.jsonl` is about.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{MetricKind, MetricLine};
-///
-/// fn is_of_an_epoch(line: &MetricLine) -> bool {
-///     matches!(line.kind, MetricKind::Train | MetricKind::Validation)
-/// }
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MetricKind {
-    /// One training step.
-    Step,
-    /// All training steps of an epoch.
-    Train,
-    /// The validation after an epoch.
-    Validation,
-    /// The test at the end.
-    Test,
-}
 
 /// How many epochs are over.
 #[derive(Debug, Clone, Copy)]
@@ -56,78 +30,20 @@ impl EpochsOver {
     }
 }
 
-/// A line of `metrics.jsonl`. All numbers are over the samples of all ranks.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::MetricLine;
-///
-/// fn read(line: &str) -> Result<MetricLine, serde_json::Error> {
-///     serde_json::from_str(line) // a line of `metrics.jsonl`
-/// }
-/// ```
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct MetricLine {
-    /// What the line is about.
-    pub kind: MetricKind,
-    /// The epoch, counted from 1.
-    pub epoch: usize,
-    /// How many steps have been made over all epochs.
-    pub step: usize,
-    /// The mean loss of a prediction: of a cross entropy, in nats.
-    pub loss: f64,
-    /// The share of predictions that were correct, where the objective has such.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accuracy: Option<f64>,
-    /// The other metrics of the objective, by name; NaN, in the file `null`, where one is not a number.
-    #[serde(
-        default,
-        deserialize_with = "numbers_or_nan",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
-    pub metrics: BTreeMap<String, f64>,
-    /// How many samples this is about.
-    pub samples: u64,
-    /// How many predictions: as many for images, one for each token of a text.
-    #[serde(default)]
-    pub predictions: u64,
-    /// When it was written, in milliseconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unix_time_ms: Option<u64>,
-    /// What it cost rank 0.
-    #[serde(flatten)]
-    pub cost: StepCost,
-    /// The learning rate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub learning_rate: Option<f64>,
-    /// The norm of all gradients together, before they were clipped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gradient_norm: Option<f64>,
-    /// What the loss of the next step is multiplied by, where losses are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss_scale: Option<f64>,
-    /// How many steps were skipped so far because gradients were too large, where losses are scaled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub skipped_steps: Option<u64>,
-}
-
-impl MetricLine {
-    pub(crate) fn new(kind: MetricKind, epoch: usize, step: usize, sums: &MetricSums) -> Self {
-        Self {
+impl MetricSums {
+    /// These sums as a line that is written now.
+    pub(crate) fn line(&self, kind: MetricKind, epoch: usize, step: usize) -> MetricLine {
+        MetricLine {
             kind,
             epoch,
             step,
-            loss: sums.mean_loss(),
-            accuracy: sums.accuracy(),
-            metrics: sums.other_means(),
-            samples: sums.samples,
-            predictions: sums.predictions,
+            loss: self.mean_loss(),
+            accuracy: self.accuracy(),
+            metrics: self.other_means(),
+            samples: self.samples,
+            predictions: self.predictions,
             unix_time_ms: Some(unix_time_ms()),
-            cost: StepCost::default(),
-            learning_rate: None,
-            gradient_norm: None,
-            loss_scale: None,
-            skipped_steps: None,
+            ..MetricLine::default()
         }
     }
 }
@@ -205,7 +121,7 @@ mod tests {
     fn line(sums: &MetricSums) -> String {
         let line = MetricLine {
             unix_time_ms: None,
-            ..MetricLine::new(MetricKind::Validation, 1, 10, sums)
+            ..sums.line(MetricKind::Validation, 1, 10)
         };
         serde_json::to_string(&line).unwrap()
     }

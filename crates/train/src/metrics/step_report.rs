@@ -3,8 +3,8 @@
 use burn::prelude::*;
 use burn::tensor::{TensorReadError, Transaction};
 use burn_train::metric::{Adaptor, ItemLazy};
+pub(crate) use everburn_record::StepCost;
 use everburn_record::units::counted;
-use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 use crate::metrics::named_sum::NamedSum;
@@ -52,57 +52,6 @@ pub enum StepReport {
         /// The sums of the epoch's steps before this one, or of the validation's batches.
         before: MetricSums,
     },
-}
-
-/// What a training step cost a rank.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::StepCost;
-///
-/// let cost = StepCost { seconds: 0.5, exposed: 0.1, ..StepCost::default() };
-/// assert_eq!((cost + cost).exposed, 0.2);
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StepCost {
-    /// How long the step took, in seconds.
-    pub seconds: f64,
-    /// How long the rank stood still for other ranks, in seconds: for gradients and for the verdict
-    /// on the step.
-    pub waited: f64,
-    /// The part of `waited` that is the exchange of gradients which the backward pass did not hide,
-    /// in seconds.
-    pub exposed: f64,
-    /// How long gradients were being exchanged, hidden or not, in seconds.
-    pub communication: f64,
-    /// How many bytes of gradients the rank handed to the exchange, after compression.
-    pub gradient_bytes: u64,
-    /// The most memory that a rank has used ([`PeakMemory`](crate::PeakMemory)), in bytes; absent where no
-    /// rank can measure it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_memory: Option<u64>,
-}
-
-impl std::ops::Add for StepCost {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            seconds: self.seconds + other.seconds,
-            waited: self.waited + other.waited,
-            exposed: self.exposed + other.exposed,
-            communication: self.communication + other.communication,
-            gradient_bytes: self.gradient_bytes + other.gradient_bytes,
-            peak_memory: self.peak_memory.max(other.peak_memory),
-        }
-    }
-}
-
-impl std::ops::AddAssign for StepCost {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
 }
 
 impl StepReport {

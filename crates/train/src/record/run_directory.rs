@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use everburn_record::{
-    Event, Live, MetricRecord, Settings, TrainingReport, file, invocation, is_run,
+    Event, Live, MetricKind, MetricLine, Settings, TrainingReport, file, invocation, is_run,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::config::checkpoint_failure::with_room;
 use crate::config::fault::configuration_fault;
 use crate::error::TrainError;
-use crate::metrics::line::{EpochsOver, MetricKind, MetricLine, MetricsFile};
+use crate::metrics::line::{EpochsOver, MetricsFile};
 
 /// The folder of one run.
 ///
@@ -163,7 +163,7 @@ impl RunDirectory {
     fn has_begun(&self) -> bool {
         let has_bytes = |file: PathBuf| file.metadata().is_ok_and(|file| file.len() > 0);
         has_files(&self.checkpoints())
-            || has_bytes(self.path.join(MetricRecord::FILE))
+            || has_bytes(self.path.join(MetricLine::FILE))
             || has_bytes(self.model_path())
             || has_bytes(self.report_path())
     }
@@ -297,7 +297,7 @@ impl RunDirectory {
         step: usize,
         over: EpochsOver,
     ) -> Result<MetricsFile, TrainError> {
-        let path = self.path.join(MetricRecord::FILE);
+        let path = self.path.join(MetricLine::FILE);
         let text = match std::fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             text => text.map_err(|error| TrainError::file("reading", &path, &error))?,
@@ -314,7 +314,7 @@ impl RunDirectory {
 
     /// Kind and step of the newest lines that are recorded, from those of `step` on.
     pub(crate) fn recorded_lines(&self, step: usize) -> Vec<(MetricKind, usize)> {
-        let text = std::fs::read_to_string(self.path.join(MetricRecord::FILE)).unwrap_or_default();
+        let text = std::fs::read_to_string(self.path.join(MetricLine::FILE)).unwrap_or_default();
         let lines = text.lines().rev();
         let lines = lines.filter_map(|line| serde_json::from_str::<MetricLine>(line).ok());
         let lines = lines.take_while(|line| line.step >= step);
@@ -326,7 +326,7 @@ impl RunDirectory {
     /// # Errors
     /// [`TrainError::File`] if it cannot be opened.
     pub fn metrics(&self) -> Result<MetricsFile, TrainError> {
-        MetricsFile::open(self.path.join(MetricRecord::FILE))
+        MetricsFile::open(self.path.join(MetricLine::FILE))
     }
 }
 

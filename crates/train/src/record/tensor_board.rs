@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use everburn_record::{MetricKind, MetricLine};
 use everburn_tensorboard::EventFile;
 
-use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::sums::{ACCURACY, LOSS};
 use crate::record::run_directory::RunDirectory;
 
@@ -111,7 +111,7 @@ mod tests {
             .with_metric(ACCURACY, 1.0, 2.0)
             .with_metric("mae", 3.0, 2.0);
         for kind in [MetricKind::Step, MetricKind::Validation] {
-            tensor_board.write(&MetricLine::new(kind, 1, 10, &sums));
+            tensor_board.write(&sums.line(kind, 1, 10));
         }
         let path = tensor_board.events.unwrap().path().to_path_buf();
         assert!(path.starts_with(run.path().join("tensorboard")));

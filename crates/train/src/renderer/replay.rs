@@ -5,9 +5,9 @@ use burn_train::metric::{
 };
 use burn_train::renderer::{MetricState, MetricsRenderer};
 use everburn_monitor::Update;
-use everburn_record::{MetricRecord, Settings, plain};
+use everburn_record::{MetricKind, MetricLine, Settings, plain};
 
-use crate::metrics::step_report::{StepCost, StepReport};
+use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::{ACCURACY, MetricSums};
 use crate::metrics::{NewestReport, RankMetric};
 use crate::renderer::NamedMetrics;
@@ -18,11 +18,11 @@ use crate::renderer::NamedMetrics;
 /// ```
 /// # mod everburn { pub use everburn_train as train; }
 /// use everburn_monitor::Update;
-/// use everburn_record::MetricRecord;
+/// use everburn_record::MetricLine;
 /// use everburn::train::renderer::{Lines, Replay};
 ///
 /// let mut replay = Replay::on(Box::new(Lines::new(Box::new(std::io::sink()))));
-/// let line = MetricRecord { kind: "step".into(), epoch: 1, step: 10, loss: Some(2.0), ..MetricRecord::default() };
+/// let line = MetricLine { epoch: 1, step: 10, loss: 2.0, ..MetricLine::default() };
 /// replay.take(&[Update::Metric(line)]);
 /// ```
 pub struct Replay {
@@ -35,11 +35,11 @@ pub struct Replay {
     label: String,
     begun: bool,
     split: Split,
-    epoch: u64,
+    epoch: usize,
     /// The sums of the split's lines.
     so_far: MetricSums,
     /// The newest step of each kind: what is told again is shown once.
-    shown: [u64; 3],
+    shown: [usize; 3],
 }
 
 /// How many of the metrics, the first, the means of an epoch and of a validation have: the others are of single steps.
@@ -109,30 +109,34 @@ impl Replay {
         }
     }
 
-    fn show(&mut self, line: &MetricRecord) {
-        let (place, split) = match line.kind.as_str() {
-            "step" => (0, Split::Train),
-            "validation" => (1, Split::Validation),
-            "train" => (2, Split::Train),
-            _ => return,
+    fn show(&mut self, line: &MetricLine) {
+        let (place, split) = match line.kind {
+            MetricKind::Step => (0, Split::Train),
+            MetricKind::Validation => (1, Split::Validation),
+            MetricKind::Train => (2, Split::Train),
+            MetricKind::Test => return,
         };
         if line.step <= self.shown[place] {
             return;
         }
         self.shown[place] = line.step;
         self.enter(split, line);
-        let (sums, cost) = report_of(line);
-        let is_step = line.kind == "step";
+        let sums = sums_of(line);
+        let is_step = line.kind == MetricKind::Step;
         if !is_step {
             // It has the steps that were not logged, too.
             self.so_far = MetricSums::default();
         }
         let before = self.so_far.clone();
         self.so_far += &sums;
-        let report = StepReport::OfAllRanks { sums, cost, before };
+        let report = StepReport::OfAllRanks {
+            sums,
+            cost: line.cost,
+            before,
+        };
         let metadata = MetricMetadata {
             progress: burn::data::dataloader::Progress::new(0, 0, None),
-            iteration: Some(line.step as usize),
+            iteration: Some(line.step),
             lr: None,
         };
         let shown = if is_step {
@@ -153,7 +157,7 @@ impl Replay {
             }
         }
         let done = match split {
-            Split::Validation => line.samples.unwrap_or(0),
+            Split::Validation => line.samples,
             _ => self.samples_done(line),
         };
         self.renderer.update_split(done as usize);
@@ -164,21 +168,21 @@ impl Replay {
     }
 
     /// How many samples of its epoch have been learned from after the step of `line`: as the training's own dashboard counts.
-    fn samples_done(&self, line: &MetricRecord) -> u64 {
+    fn samples_done(&self, line: &MetricLine) -> u64 {
         let steps = self.epoch_samples.div_ceil(self.batch_size.max(1));
-        let before = line.epoch.saturating_sub(1).saturating_mul(steps);
-        let done = line.step.saturating_sub(before);
+        let before = (line.epoch as u64).saturating_sub(1).saturating_mul(steps);
+        let done = (line.step as u64).saturating_sub(before);
         done.saturating_mul(self.batch_size).min(self.epoch_samples)
     }
 
     /// The metrics of each epoch and split begin anew.
-    fn enter(&mut self, split: Split, line: &MetricRecord) {
+    fn enter(&mut self, split: Split, line: &MetricLine) {
         if !std::mem::replace(&mut self.begun, true) {
             for (id, metric) in &self.metrics {
                 let definition = MetricDefinition::new(id.clone(), metric);
                 self.renderer.register_metric(definition);
             }
-            let epochs = self.epochs.max(line.epoch as usize);
+            let epochs = self.epochs.max(line.epoch);
             self.renderer.start(epochs, 0, None, Some(&self.label));
         }
         if self.split == split && self.epoch == line.epoch {
@@ -192,26 +196,25 @@ impl Replay {
         }
         self.so_far = MetricSums::default();
         if self.epoch != line.epoch {
-            self.renderer
-                .update_epoch(line.epoch.saturating_sub(1) as usize);
+            self.renderer.update_epoch(line.epoch.saturating_sub(1));
         }
         (self.split, self.epoch) = (split, line.epoch);
         let (name, samples) = match split {
             Split::None => return,
             Split::Train => ("train", self.epoch_samples),
-            Split::Validation => ("valid", line.samples.unwrap_or(0)),
+            Split::Validation => ("valid", line.samples),
         };
         self.renderer.start_split(name, samples as usize);
     }
 }
 
-/// What a step has reported, as far as its line says.
-fn report_of(line: &MetricRecord) -> (MetricSums, StepCost) {
-    let samples = line.samples.unwrap_or(0);
-    let predictions = line.predictions.unwrap_or(0).max(samples).max(1);
+/// The sums that a line is the means of, as far as it says.
+fn sums_of(line: &MetricLine) -> MetricSums {
+    let samples = line.samples;
+    let predictions = line.predictions.max(samples).max(1);
     let weight = predictions as f64;
     let mut sums = MetricSums {
-        loss_sum: line.loss.unwrap_or(f64::NAN) * weight,
+        loss_sum: line.loss * weight,
         predictions,
         samples,
         ..MetricSums::default()
@@ -222,15 +225,7 @@ fn report_of(line: &MetricRecord) -> (MetricSums, StepCost) {
         let name = plain::line(name, LONGEST_NAME);
         sums = sums.with_metric(name, mean * weight, weight);
     }
-    let cost = StepCost {
-        seconds: line.seconds.unwrap_or(0.0),
-        waited: line.waited.unwrap_or(0.0),
-        exposed: line.exposed.unwrap_or(0.0),
-        communication: line.communication.unwrap_or(0.0),
-        gradient_bytes: line.gradient_bytes.unwrap_or(0),
-        peak_memory: line.peak_memory,
-    };
-    (sums, cost)
+    sums
 }
 
 #[cfg(test)]
@@ -238,7 +233,7 @@ mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
-    use everburn_record::Live;
+    use everburn_record::{Live, StepCost};
 
     use super::*;
     use crate::renderer::Lines;
@@ -257,18 +252,21 @@ mod tests {
         }
     }
 
-    fn line(kind: &str, epoch: u64, step: u64, loss: f64) -> Update {
-        Update::Metric(MetricRecord {
-            kind: kind.into(),
+    fn line(kind: MetricKind, epoch: usize, step: usize, loss: f64) -> Update {
+        Update::Metric(MetricLine {
+            kind,
             epoch,
             step,
-            loss: Some(loss),
+            loss,
             accuracy: Some(0.5),
             metrics: [("mae".to_string(), loss / 2.0)].into(),
-            samples: Some(64),
-            predictions: Some(64),
-            seconds: Some(0.5),
-            ..MetricRecord::default()
+            samples: 64,
+            predictions: 64,
+            cost: StepCost {
+                seconds: 0.5,
+                ..StepCost::default()
+            },
+            ..MetricLine::default()
         })
     }
 
@@ -286,18 +284,18 @@ mod tests {
             config: "model = 'mlp'\n[training]\nbatch_size = 64\n".into(),
         };
         let updates = [
-            line("step", 1, 10, 4.0),
-            line("step", 1, 20, 2.0),
+            line(MetricKind::Step, 1, 10, 4.0),
+            line(MetricKind::Step, 1, 20, 2.0),
             // Of all steps, and not of those alone that were logged.
-            line("train", 1, 20, 3.5),
-            line("validation", 1, 20, 1.5),
-            line("step", 2, 30, 1.0),
+            line(MetricKind::Train, 1, 20, 3.5),
+            line(MetricKind::Validation, 1, 20, 1.5),
+            line(MetricKind::Step, 2, 30, 1.0),
             // The file was written anew.
-            line("step", 1, 10, 9.0),
-            line("validation", 2, 40, 0.5),
+            line(MetricKind::Step, 1, 10, 9.0),
+            line(MetricKind::Validation, 2, 40, 0.5),
             // No step of this epoch was logged.
-            line("train", 3, 60, 0.25),
-            line("validation", 3, 60, 0.125),
+            line(MetricKind::Train, 3, 60, 0.25),
+            line(MetricKind::Validation, 3, 60, 0.125),
             Update::Live(live),
             run,
         ];

@@ -1,7 +1,7 @@
 //! What ranks must agree on, and the test.
 
 use burn::module::Module;
-use everburn_record::ConfusionMatrix;
+use everburn_record::{ConfusionMatrix, MetricKind};
 
 use super::{Trainer, TrainingData};
 use crate::checkpoint::sharing::agree_on_newest;
@@ -10,7 +10,6 @@ use crate::checkpoint::{Checkpoint, CheckpointFolder};
 use crate::elastic::agreement::Agreement;
 use crate::error::TrainError;
 use crate::evaluation::{self, Tested};
-use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyData, AnyModel, Trainable, erase_data};
 use crate::model::finite::DivergenceSign;
@@ -158,7 +157,7 @@ impl Trainer {
     ) -> Result<(), TrainError> {
         if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
             let (epoch, step) = (outcome.epoch, outcome.step);
-            let mut line = MetricLine::new(MetricKind::Test, epoch, step, &tested.sums);
+            let mut line = tested.sums.line(MetricKind::Test, epoch, step);
             line.cost.seconds = tested.seconds;
             let mut metrics = run.metrics()?.on_failure(self.config.on_checkpoint_failure);
             metrics.write(&line)?;

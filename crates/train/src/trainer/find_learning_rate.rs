@@ -9,13 +9,13 @@
 //! Both libraries smooth by an exponential average of 0.98, over about 50 steps. Of a sweep of 100 steps that is half, and the
 //! average follows the loss decades of the rate too late. Here each point is the mean of the steps around it, which does not lag.
 
+use everburn_record::MetricLine;
 use everburn_record::units::counted;
 use serde::{Deserialize, Serialize};
 
 use super::trial::Trial;
 use super::{Trainer, TrainingData};
 use crate::error::TrainError;
-use crate::metrics::line::MetricLine;
 use crate::model::draw::draw_parameters;
 use crate::model::erased::{AnyModel, Trainable, erase_data};
 
@@ -249,14 +249,15 @@ impl Trainer {
 
 #[cfg(test)]
 mod tests {
+    use everburn_record::MetricKind;
+
     use super::*;
-    use crate::metrics::line::MetricKind;
     use crate::metrics::sums::MetricSums;
 
     fn lines(losses: &[f64]) -> Vec<MetricLine> {
         let rates = LearningRateRange::default().rates();
         let line = |(step, loss): (usize, &f64)| {
-            let mut line = MetricLine::new(MetricKind::Step, 1, step + 1, &MetricSums::default());
+            let mut line = MetricSums::default().line(MetricKind::Step, 1, step + 1);
             (line.loss, line.learning_rate) = (*loss, Some(rates[step]));
             line
         };

@@ -9,6 +9,7 @@ use burn::data::dataset::Dataset;
 use burn::data::dataset::InMemDataset;
 use burn::data::dataset::transform::PartialDataset;
 use everburn_distributed::Buffers;
+use everburn_record::MetricLine;
 use everburn_record::sync::lock;
 
 use super::Trainer;
@@ -21,7 +22,6 @@ use crate::config::read_metrics::ReadMetrics;
 use crate::config::schedule::{LrSchedule, ScheduleNumbers};
 use crate::error::TrainError;
 use crate::hook::{Hook, HookError, Hooks};
-use crate::metrics::line::MetricLine;
 use crate::model::erased::{AnyData, AnyItem, AnyModel};
 use crate::training_loop::Run;
 

@@ -2,7 +2,7 @@
 
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use everburn_distributed::Ddp;
-use everburn_record::{Event, EventKind, Phase, stopped_on_request, units};
+use everburn_record::{Event, EventKind, MetricKind, MetricLine, Phase, stopped_on_request, units};
 
 use super::engine::{SyncedStep, SyncedSteps};
 use super::run::StepContext;
@@ -10,7 +10,6 @@ use super::{RankLoop, items};
 use crate::config::checkpoint_every::Clock;
 use crate::error::TrainError;
 use crate::evaluation::require_possible_accuracy;
-use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_reduction::Votes;
 use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
@@ -203,7 +202,7 @@ impl RankLoop {
         let (step, so_far) = (self.outcome.step, &self.outcome.so_far);
         MetricLine {
             cost: self.outcome.cost_so_far,
-            ..MetricLine::new(MetricKind::Train, epoch, step, so_far)
+            ..so_far.line(MetricKind::Train, epoch, step)
         }
     }
 
@@ -262,7 +261,7 @@ impl RankLoop {
         }
         let logged = number.is_multiple_of(self.setup.config.log_every);
         let scaling = self.outcome.loss_scaling;
-        let mut line = MetricLine::new(MetricKind::Step, epoch, number, &sums);
+        let mut line = sums.line(MetricKind::Step, epoch, number);
         line.cost = cost;
         line.learning_rate = Some(step.rate.base());
         line.loss_scale = scaling.map(|scaling| scaling.scale);

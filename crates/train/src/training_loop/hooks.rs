@@ -8,15 +8,14 @@ use std::sync::{Arc, Mutex};
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::worker::message_of;
 use everburn_distributed::{Ddp, all_gather_object};
-use everburn_record::Saving;
 use everburn_record::sync::lock;
+use everburn_record::{MetricLine, Saving};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
 use super::run::{Run, StepContext};
 use crate::error::TrainError;
 use crate::hook::{EpochLines, Hook, HookError};
-use crate::metrics::line::MetricLine;
 use crate::metrics::step_reduction::Votes;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use everburn_record::units::counted;
-use everburn_record::{Event, EventKind, Live, Phase, RankStep};
+use everburn_record::{Event, EventKind, Live, MetricKind, MetricLine, Phase, RankStep};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
@@ -11,7 +11,7 @@ use crate::checkpoint::state_hashes::{HashesFile, StateHashes};
 use crate::checkpoint::writer::CheckpointWriter;
 use crate::checkpoint::{CheckpointFolder, Place};
 use crate::error::TrainError;
-use crate::metrics::line::{EpochsOver, MetricKind, MetricLine};
+use crate::metrics::line::EpochsOver;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::record::live_file::LiveFile;

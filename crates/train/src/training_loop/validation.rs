@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
-use everburn_record::{BestEpoch, Phase, Saving, stopped_on_request};
+use everburn_record::{BestEpoch, MetricKind, MetricLine, Phase, Saving, stopped_on_request};
 
 use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
@@ -13,7 +13,6 @@ use crate::checkpoint::weights::write_trained;
 use crate::config::best_by::Direction;
 use crate::error::{HELD_OUT_OF, TrainError, VALIDATION_LOSS};
 use crate::evaluation::{self, Evaluated, evaluate, infer};
-use crate::metrics::line::{MetricKind, MetricLine};
 use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
@@ -80,7 +79,7 @@ impl RankLoop {
             },
         )?;
         self.setup.config.best_by.value(&sums)?;
-        let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &sums);
+        let mut line = sums.line(MetricKind::Validation, epoch, step);
         line.cost.seconds = start.elapsed().as_secs_f64();
         self.log(&line)?;
         Ok(Some(Validated { sums, line }))

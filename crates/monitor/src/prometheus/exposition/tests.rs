@@ -1,14 +1,16 @@
-use everburn_record::{Event, EventKind, Live, LiveRank, Phase, ProcessMetrics, RankLine};
+use everburn_record::{
+    Event, EventKind, Live, LiveRank, MetricKind, Phase, ProcessMetrics, RankLine, StepCost,
+};
 
 use super::*;
 use crate::update::Update;
 
-fn line(kind: &str, step: u64, loss: f64) -> MetricRecord {
-    MetricRecord {
-        kind: kind.into(),
+fn line(kind: MetricKind, step: usize, loss: f64) -> MetricLine {
+    MetricLine {
+        kind,
         step,
-        loss: Some(loss),
-        ..MetricRecord::default()
+        loss,
+        ..MetricLine::default()
     }
 }
 
@@ -37,15 +39,18 @@ fn sample() -> RunState {
     let updates = [
         Update::Run { name, config },
         Update::Running(true),
-        Update::Metric(MetricRecord {
-            samples: Some(64),
-            seconds: Some(0.5),
+        Update::Metric(MetricLine {
+            samples: 64,
+            cost: StepCost {
+                seconds: 0.5,
+                ..StepCost::default()
+            },
             learning_rate: Some(1e-7),
             accuracy: Some(0.75),
             metrics: [("f1".to_string(), f64::NAN)].into(),
-            ..line("step", 10, 2.5)
+            ..line(MetricKind::Step, 10, 2.5)
         }),
-        Update::Metric(line("validation", 10, f64::INFINITY)),
+        Update::Metric(line(MetricKind::Validation, 10, f64::INFINITY)),
         Update::Ranks(RankLine {
             step: 10,
             ranks: vec![step(0, 0.25), step(1, 0.0)],
