@@ -46,6 +46,7 @@ use self::balance::Balancer;
 use self::elastic_state::ElasticState;
 use self::hooks::HookState;
 use self::missing_gradients::MissingGradients;
+use self::records::Records;
 pub use self::run::Run;
 pub(crate) use self::setup::RankSetup;
 use crate::checkpoint::pretrained_values::unmaterialised;
@@ -100,6 +101,7 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             interrupter: components.interrupter,
             events: components.event_processor,
             outcome,
+            records: Records::default(),
             elastic: ElasticState::new(),
             faults_until: 0,
             pace: None,
@@ -140,6 +142,7 @@ pub(crate) struct RankLoop {
     interrupter: Interrupter,
     events: SupervisedTrainingEventProcessor<AnyModel>,
     outcome: LoopOutcome,
+    records: Records,
     /// What the training continues with when ranks are lost or come.
     elastic: ElasticState,
     /// The newest step whose faults have happened.

@@ -206,7 +206,7 @@ impl RankLoop {
             Some(ema) if ema.is_shared() => Some(ema.everywhere(model, &self.setup.group)?),
             _ => None,
         };
-        if self.setup.checkpoints.is_none() {
+        if self.records.checkpoints.is_none() {
             return Ok(());
         }
         let progress = self.progress();
@@ -242,7 +242,7 @@ impl RankLoop {
             }
             drop(saving);
         };
-        let begun = match &mut self.setup.checkpoints {
+        let begun = match &mut self.records.checkpoints {
             Some(checkpoints) => checkpoints.write(|| snapshot.into_checkpoint(), ended),
             None => Ok(()),
         };
@@ -262,7 +262,7 @@ impl RankLoop {
             return Ok(());
         };
         // After an epoch's last step comes its own.
-        if setup.checkpoints.is_none() || self.outcome.trained.is_some() {
+        if self.records.checkpoints.is_none() || self.outcome.trained.is_some() {
             return Ok(());
         }
         let folder = CheckpointFolder::new(run.checkpoints(), setup.config.keep_checkpoints);
@@ -277,7 +277,7 @@ impl RankLoop {
 
     /// Looks whether the checkpoint that is being written has failed.
     pub(super) fn check_on_checkpoint(&mut self) -> Result<(), TrainError> {
-        match &mut self.setup.checkpoints {
+        match &mut self.records.checkpoints {
             Some(checkpoints) => checkpoints.check(),
             None => Ok(()),
         }

@@ -224,7 +224,7 @@ impl RankLoop {
     ) -> Result<AnyModel, TrainError> {
         // Hooks on the other ranks wait for rank 0.
         let _saving = Saving::begin();
-        if let Some(checkpoints) = &mut self.setup.checkpoints {
+        if let Some(checkpoints) = &mut self.records.checkpoints {
             checkpoints.finish()?;
         }
         let context = self.context(ddp, self.outcome.epoch);

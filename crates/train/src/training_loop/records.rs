@@ -11,13 +11,25 @@ use crate::checkpoint::state_hashes::{HashesFile, StateHashes};
 use crate::checkpoint::writer::CheckpointWriter;
 use crate::checkpoint::{CheckpointFolder, Place};
 use crate::error::TrainError;
-use crate::metrics::line::EpochsOver;
+use crate::metrics::line::{EpochsOver, MetricsFile};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::record::live_file::LiveFile;
 use crate::record::record_files::RankLines;
 use crate::record::run_directory::RunDirectory;
 use crate::record::tensor_board::TensorBoard;
+
+/// What rank 0 writes to while it trains, and no other rank has.
+#[derive(Default)]
+pub(super) struct Records {
+    pub(super) checkpoints: Option<CheckpointWriter>,
+    metrics: Option<MetricsFile>,
+    ranks: Option<RankLines>,
+    /// Where it is asked for.
+    tensor_board: Option<TensorBoard>,
+    /// Where fingerprints are to be written.
+    hashes: Option<HashesFile>,
+}
 
 /// What the newest step had to record, on every rank of a training that may lose its rank 0: that may be
 /// before it has written.
@@ -42,25 +54,22 @@ impl RankLoop {
     /// Opens what rank 0 records in, forgets what was recorded and will come again, and writes what a lost
     /// rank 0 did not come to.
     pub(super) fn open_records(&mut self) -> Result<(), TrainError> {
-        let setup = &mut self.setup;
         // What has failed meanwhile counts, though another writer follows.
-        if let Some(checkpoints) = &mut setup.checkpoints {
+        if let Some(checkpoints) = &mut self.records.checkpoints {
             checkpoints.finish()?;
         }
-        let run = setup.run.as_ref().filter(|_| setup.group.rank() == 0);
+        let run = self.setup.run.clone().filter(|_| self.is_first());
         let Some(run) = run else {
-            (setup.checkpoints, setup.metrics, setup.hashes) = (None, None, None);
-            (setup.ranks, setup.tensor_board) = (None, None);
-            setup.live.open(None);
+            self.records = Records::default();
+            self.setup.live.open(None);
             return Ok(());
         };
-        let run = run.clone();
         self.open_for_onlookers(&run);
-        let setup = &mut self.setup;
+        let (setup, records) = (&self.setup, &mut self.records);
         let step = self.outcome.step;
         let on_failure = setup.config.on_checkpoint_failure;
         let folder = CheckpointFolder::new(run.checkpoints(), setup.config.keep_checkpoints);
-        setup.checkpoints = Some(CheckpointWriter::new(folder, on_failure));
+        records.checkpoints = Some(CheckpointWriter::new(folder, on_failure));
         // The lines of an epoch that is not over come again, as far as there were any.
         let (validated, trained) = (self.outcome.epoch, self.outcome.trained.is_some());
         let over = EpochsOver {
@@ -74,8 +83,8 @@ impl RankLoop {
                 run.metrics().ok()
             }
         };
-        setup.metrics = metrics.map(|file| file.on_failure(on_failure));
-        setup.hashes = match setup.config.hash_every {
+        records.metrics = metrics.map(|file| file.on_failure(on_failure));
+        records.hashes = match setup.config.hash_every {
             Some(_) => Some(HashesFile::from(run.path(), step)?),
             None => None,
         };
@@ -88,12 +97,12 @@ impl RankLoop {
             line.step <= step && is_over && !recorded.iter().any(same)
         };
         let missing = self.elastic.recent.lines.iter().filter(is_missing);
-        for line in missing.cloned().collect::<Vec<_>>() {
-            if let Some(metrics) = &mut self.setup.metrics {
-                metrics.write(&line)?;
+        for line in missing {
+            if let Some(metrics) = &mut records.metrics {
+                metrics.write(line)?;
             }
         }
-        if let (Some(file), Some(hashes)) = (&mut self.setup.hashes, &self.elastic.recent.hashes)
+        if let (Some(file), Some(hashes)) = (&mut records.hashes, &self.elastic.recent.hashes)
             && hashes.step == step
             && file.newest() < step
         {
@@ -105,10 +114,10 @@ impl RankLoop {
     /// Opens what is recorded for people who look on, and for the report.
     fn open_for_onlookers(&mut self, run: &RunDirectory) {
         let (step, members) = (self.outcome.step, self.members());
-        let setup = &mut self.setup;
-        setup.ranks = Some(RankLines::open(run, step, setup.config.log_every));
+        let (setup, records) = (&self.setup, &mut self.records);
+        records.ranks = Some(RankLines::open(run, step, setup.config.log_every));
         let wanted = setup.config.tensorboard;
-        setup.tensor_board = wanted.then(|| TensorBoard::open(run, step)).flatten();
+        records.tensor_board = wanted.then(|| TensorBoard::open(run, step)).flatten();
         let samples = setup.train.sampler().samples_per_epoch();
         if !setup.live.is_open() {
             let live = Live {
@@ -154,14 +163,14 @@ impl RankLoop {
 
     /// Writes what `step` was for each rank of the group, on rank 0.
     pub(super) fn record_ranks(&mut self, step: usize, mut past: Vec<RankStep>) {
-        if self.setup.ranks.is_none() || past.is_empty() {
+        if self.records.ranks.is_none() || past.is_empty() {
             return;
         }
         let members = self.members();
         for told in &mut past {
             told.rank = members.get(told.rank).copied().unwrap_or(told.rank);
         }
-        if let Some(lines) = &mut self.setup.ranks {
+        if let Some(lines) = &mut self.records.ranks {
             lines.write(step, past);
         }
     }
@@ -177,10 +186,10 @@ impl RankLoop {
         if self.setup.elasticity.any_may_be_first() {
             self.elastic.recent.lines.push(line.clone());
         }
-        if let Some(tensor_board) = &mut self.setup.tensor_board {
+        if let Some(tensor_board) = &mut self.records.tensor_board {
             tensor_board.write(line);
         }
-        match &mut self.setup.metrics {
+        match &mut self.records.metrics {
             Some(metrics) => metrics.write(line),
             None => Ok(()),
         }
@@ -200,11 +209,11 @@ impl RankLoop {
                 .into_iter()
                 .any(|step: usize| step.is_multiple_of(every))
         };
-        let wanted = self.setup.hashes.is_some() || self.setup.elasticity.any_may_be_first();
+        let wanted = self.records.hashes.is_some() || self.setup.elasticity.any_may_be_first();
         if wanted && self.setup.config.hash_every.is_some_and(due) {
             let optimizer = self.setup.state.optimizer_bytes()?;
             let hashes = StateHashes::of(last, sums, model, optimizer)?;
-            if let Some(file) = &mut self.setup.hashes {
+            if let Some(file) = &mut self.records.hashes {
                 file.write(&hashes)?;
             }
             self.elastic.recent.hashes = Some(hashes);

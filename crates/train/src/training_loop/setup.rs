@@ -10,21 +10,16 @@ use everburn_profile::Recorder;
 use everburn_record::StopSignal;
 
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::state_hashes::HashesFile;
 use crate::checkpoint::training_state::TrainingState;
-use crate::checkpoint::writer::CheckpointWriter;
 use crate::config::TrainingConfig;
 use crate::data_fingerprint::DataFingerprint;
 use crate::elastic::agreement::Agreement;
 use crate::elastic::elasticity::Elasticity;
 use crate::hook::Hook;
-use crate::metrics::line::MetricsFile;
 use crate::model::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::model::samples::Samples;
 use crate::record::live_file::{LiveSlot, RankStatuses};
-use crate::record::record_files::RankLines;
 use crate::record::run_directory::RunDirectory;
-use crate::record::tensor_board::TensorBoard;
 use crate::renderer::Display;
 use crate::task::ConfiguredTask;
 use crate::trainer::ComputeSeconds;
@@ -41,16 +36,6 @@ pub(crate) struct RankSetup {
     pub(crate) resume: Option<Checkpoint>,
     /// Where rank 0 records; ranks that may become rank 0 have it too.
     pub(crate) run: Option<RunDirectory>,
-    /// Opened on rank 0 only.
-    pub(crate) checkpoints: Option<CheckpointWriter>,
-    /// Opened on rank 0 only.
-    pub(crate) metrics: Option<MetricsFile>,
-    /// Opened on rank 0 only, where it is asked for.
-    pub(crate) tensor_board: Option<TensorBoard>,
-    /// Opened on rank 0 only.
-    pub(crate) ranks: Option<RankLines>,
-    /// Opened on rank 0 only, where fingerprints are to be written.
-    pub(crate) hashes: Option<HashesFile>,
     /// The fingerprint of the data; empty where there is none.
     pub(crate) data_fingerprint: DataFingerprint,
     /// The number of the first sample that was held out of the training data for the validation.

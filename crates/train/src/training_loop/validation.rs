@@ -110,12 +110,12 @@ impl RankLoop {
         let _saving = Saving::begin();
         let written = self.make_states_equal(model);
         let written = written.and_then(|()| self.save_checkpoint(model));
-        let written = written.and_then(|()| match &mut self.setup.checkpoints {
+        let written = written.and_then(|()| match &mut self.records.checkpoints {
             Some(checkpoints) => checkpoints.finish(),
             None => Ok(()),
         });
         match written {
-            Ok(()) if self.setup.checkpoints.is_some() => tracing::warn!(
+            Ok(()) if self.records.checkpoints.is_some() => tracing::warn!(
                 "the checkpoint of epoch {epoch} has what was learned before this validation"
             ),
             Ok(()) => {}
