@@ -15,7 +15,6 @@ use super::trial::Trial;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::training_state::TrainingState;
 use crate::config::conflicts::RunFeatures;
-use crate::data_fingerprint::DataFingerprint;
 use crate::device::memory::PeakMemory;
 use crate::device::verification::verify_device;
 use crate::elastic::agreement::Agreement;
@@ -96,19 +95,13 @@ impl Trainer {
         };
         let state = self.state(&model, scheduler)?;
         let (own_optimizer, own_schedule) = (state.own_optimizer, state.own_schedule);
-        let (live, hooks) = (LiveSlot::default(), Arc::new(Mutex::new(self.hooks.make())));
         let setup = RankSetup {
             resume,
             samples,
-            data_fingerprint: data.fingerprint.clone(),
-            held_out_from: data.validation.is_none().then_some(per_epoch),
-            live: live.clone(),
-            hooks: Arc::clone(&hooks),
-            over: over.cloned(),
-            is_trial: trial.is_some(),
             started: start,
-            ..self.setup(&loaders, state, agreement)
+            ..self.setup(data, (over, trial), loaders, state, agreement)
         };
+        let (live, hooks) = (setup.live.clone(), Arc::clone(&setup.hooks));
         let (model, outcome) = self.run_loop(model, setup, data)?;
         // Until rank 0 has written everything: all ranks wait for it.
         let _saving = Saving::begin();
@@ -163,20 +156,28 @@ impl Trainer {
         })
     }
 
-    /// What the loop has from this trainer. What is of one training only is the caller's.
-    fn setup(&self, loaders: &Loaders, state: TrainingState, agreement: Agreement) -> RankSetup {
+    /// What the loop has from this trainer and its data. What the training begins with is the caller's.
+    fn setup(
+        &self,
+        data: &AnyData,
+        (over, trial): (Option<&AnyModelOverRanks>, Option<&Trial>),
+        loaders: Loaders,
+        state: TrainingState,
+        agreement: Agreement,
+    ) -> RankSetup {
         let checkpointing = self.config.activation_checkpointing;
+        let learnt = loaders.train.sampler().samples_per_epoch();
         RankSetup {
             config: self.config.clone(),
             model_name: self.model_name.clone(),
             group: self.group.clone(),
             device: checkpointing.autodiff(self.device.clone()),
-            train: loaders.train.clone(),
-            validation: loaders.validation.clone(),
+            train: loaders.train,
+            validation: loaders.validation,
             state,
             resume: None,
-            data_fingerprint: DataFingerprint::default(),
-            held_out_from: None,
+            data_fingerprint: data.fingerprint.clone(),
+            held_out_from: data.validation.is_none().then_some(learnt),
             run: self.run.clone(),
             agreement,
             connector: self.connector.clone(),
@@ -185,19 +186,19 @@ impl Trainer {
             resume_wanted: self.resume,
             begun_before: self.begun_before,
             started: Instant::now(),
-            test: loaders.test.clone(),
+            test: loaders.test,
             class_names: self.class_names.clone(),
             live: LiveSlot::default(),
             rank_statuses: self.rank_statuses.clone(),
             stop: self.stop.clone(),
             samples: None,
-            hooks: Arc::default(),
+            hooks: Arc::new(Mutex::new(self.hooks.make())),
             display: self.display(),
             recorder: self.recorder.clone(),
             compute_seconds: self.compute_seconds.clone(),
-            over: None,
+            over: over.cloned(),
             task: self.task.clone(),
-            is_trial: false,
+            is_trial: trial.is_some(),
         }
     }
 
