@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::prelude::*;
 use everburn_pipeline::Stages;
 use everburn_train::{
-    AnyData, AnyModel, ConfiguredTask, MeshModel, MeshParallelConfig, ModelBlocks, Parallelism,
-    Samples, StageSplit,
+    AnyData, AnyModel, ConfiguredTask, MeshParallelConfig, ModelBlocks, Parallelism, Samples,
+    StageSplit,
 };
 
 use crate::error::CliError;
@@ -37,7 +37,7 @@ pub(crate) fn fit(
         ..MeshParallelConfig::new(parallelism.mesh, stages)
     };
     let (group, device) = (trainer.group.clone(), trainer.device.clone());
-    let MeshModel { model, over } = task.over_ranks(group, model, config, device)?;
+    let over = task.over_ranks(group, &model, config, device)?;
     let trained = trainer.fit_over_ranks(model, data, samples, &over);
     let (_, report) = told_at_least(trained)?;
     drop(over);

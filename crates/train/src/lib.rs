@@ -116,8 +116,8 @@ pub use record::run_directory::RunDirectory;
 pub use record::run_lock::RunLock;
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,
-    LoadedData, MeshModel, ModelBlocks, NoSettings, OnDevice, OtherClasses, Predict, Predictor,
-    Pretrained, PretrainedFormat, Scorer, Task, TaskData, TaskError, block_loss, settings_by_path,
+    LoadedData, ModelBlocks, NoSettings, OnDevice, OtherClasses, Predict, Predictor, Pretrained,
+    PretrainedFormat, Scorer, Task, TaskData, TaskError, block_loss, settings_by_path,
 };
 pub use trainer::{
     BatchSizeLimit, BatchSizeSearch, ComputeSeconds, FreeMemory, LearningRateRange,

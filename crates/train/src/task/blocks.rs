@@ -131,23 +131,6 @@ pub trait DrawnBlocks {
     ) -> Result<Box<dyn AnyActivation>, ActivationError>;
 }
 
-/// A model over ranks, ready for [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks).
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::MeshModel;
-///
-/// fn replicas(mesh: &MeshModel) -> usize {
-///     mesh.over.replicas().world_size()
-/// }
-/// ```
-pub struct MeshModel {
-    /// The whole model.
-    pub model: AnyModel,
-    /// How ranks hold it.
-    pub over: AnyModelOverRanks,
-}
-
 /// What is done with the blocks of a task's model, without the objective's type.
 pub(super) trait BlockTask<T: Task>: Send + Sync {
     fn supervised(&self, model: T::Model) -> AnyModel;
@@ -168,10 +151,10 @@ pub(super) trait BlockTask<T: Task>: Send + Sync {
     fn over_ranks(
         &self,
         group: ProcessGroup,
-        model: AnyModel,
+        model: &AnyModel,
         config: MeshParallelConfig,
         device: Device,
-    ) -> Result<MeshModel, TrainError>;
+    ) -> Result<AnyModelOverRanks, TrainError>;
 
     fn list(&self, model: &T::Model) -> ModelBlocks;
 
@@ -246,18 +229,17 @@ where
     fn over_ranks(
         &self,
         group: ProcessGroup,
-        model: AnyModel,
+        model: &AnyModel,
         config: MeshParallelConfig,
         device: Device,
-    ) -> Result<MeshModel, TrainError> {
+    ) -> Result<AnyModelOverRanks, TrainError> {
         let supervised = model.inner::<Supervised<T::Model, O>>();
         let config = MeshParallelConfig {
             tensor_rules: supervised.model().tensor_rules(),
             ..config
         };
         let over = MeshParallel::<T::Model, O>::new(group, supervised.model(), config, device)?;
-        let over = erase_over_ranks::<Supervised<T::Model, O>>(Arc::new(over));
-        Ok(MeshModel { model, over })
+        Ok(erase_over_ranks::<Supervised<T::Model, O>>(Arc::new(over)))
     }
 
     fn list(&self, model: &T::Model) -> ModelBlocks {

@@ -13,11 +13,11 @@ use everburn_nn::{DeviceSplit, ParameterShard};
 use toml::Table;
 
 use super::data::LoadedData;
-use super::{BlockRunner, Language, MeshModel, ModelBlocks, TaskError};
+use super::{BlockRunner, Language, ModelBlocks, TaskError};
 use crate::checkpoint::state_dict::StateDictLayout;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
-use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::model::erased::{AnyBatch, AnyItem, AnyModel, AnyModelOverRanks};
 use crate::parallel::mesh_parallel::MeshParallelConfig;
 
 /// A task with its settings, without its types.
@@ -123,17 +123,18 @@ pub trait ConfiguredTask: Send + Sync {
         checkpointing: ActivationCheckpointing,
     ) -> Result<(AnyModel, DeviceSplit), TrainError>;
 
-    /// A model of [`model`](Self::model) over the ranks of `group`, whose layers are cut by the model's own rules.
+    /// How the ranks of `group` hold a model of [`model`](Self::model), whose layers are cut by its own rules: for
+    /// [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks).
     ///
     /// # Errors
     /// If the task has no blocks, or as [`MeshParallel::new`](crate::MeshParallel::new).
     fn over_ranks(
         &self,
         group: ProcessGroup,
-        model: AnyModel,
+        model: &AnyModel,
         config: MeshParallelConfig,
         device: Device,
-    ) -> Result<MeshModel, TrainError>;
+    ) -> Result<AnyModelOverRanks, TrainError>;
 
     /// The blocks of the model. No parameter is drawn.
     ///

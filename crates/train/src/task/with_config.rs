@@ -24,15 +24,13 @@ use super::blocks::BlockTask;
 use super::data::LoadedData;
 use super::own_loss::OwnLoss;
 use super::settings::{remove, settings_by_path};
-use super::{
-    BlockRunner, ConfiguredTask, Language, MeshModel, ModelBlocks, Predictor, Task, TaskError,
-};
+use super::{BlockRunner, ConfiguredTask, Language, ModelBlocks, Predictor, Task, TaskError};
 use crate::checkpoint::state_dict::{PRETRAINED_CONFIG, StateDictLayout};
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::config::fault::{configuration_of, known_keys};
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
-use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::model::erased::{AnyBatch, AnyItem, AnyModel, AnyModelOverRanks};
 use crate::model::generation::whole_text;
 use crate::model::supervised::Supervised;
 use crate::parallel::mesh_parallel::MeshParallelConfig;
@@ -273,10 +271,10 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     fn over_ranks(
         &self,
         group: ProcessGroup,
-        model: AnyModel,
+        model: &AnyModel,
         config: MeshParallelConfig,
         device: Device,
-    ) -> Result<MeshModel, TrainError> {
+    ) -> Result<AnyModelOverRanks, TrainError> {
         let blocks = self.block_task()?;
         blocks.over_ranks(group, model, config, device)
     }
