@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{TrainError, with_hint};
 use crate::metrics::sums::MetricSums;
-use crate::record::run_directory::write_file;
+use crate::record::run_directory::keep_lines;
 
 /// How much of a hash is written: 64 bits tell runs apart that differ by accident.
 const BYTES: usize = 8;
@@ -130,25 +130,15 @@ impl HashesFile {
     /// Opens the file of a run that continues after `step`, without what came later.
     pub(crate) fn from(folder: &Path, step: usize) -> Result<Self, TrainError> {
         let path = folder.join(Self::NAME);
-        let text = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            text => text.map_err(|error| TrainError::file("reading", &path, &error))?,
-        };
-        let stays = |line: &&str| {
-            let line = serde_json::from_str::<StateHashes>(line);
-            line.is_ok_and(|line| line.step <= step)
-        };
-        let step_of = |line: &str| Some(serde_json::from_str::<StateHashes>(line).ok()?.step);
-        let newest = text.lines().filter(stays).filter_map(step_of).max();
-        let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
-        write_file(&path, kept.collect::<String>().as_bytes())?;
+        let mut newest = 0;
+        keep_lines(&path, |line: &StateHashes| {
+            let stays = line.step <= step;
+            newest = newest.max(if stays { line.step } else { 0 });
+            stays
+        })?;
         let file = file::append_to(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
-        Ok(Self {
-            path,
-            file,
-            newest: newest.unwrap_or(0),
-        })
+        Ok(Self { path, file, newest })
     }
 
     /// The newest step that is in the file.
