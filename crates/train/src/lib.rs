@@ -89,7 +89,6 @@ pub use everburn_record::{
 };
 pub use hook::{EpochLines, Hook, HookError, Hooks};
 pub use metrics::RankMetric;
-pub use metrics::line::MetricsFile;
 pub use metrics::named_sum::{Amount, NamedSum};
 pub use metrics::rank_times::{ForwardPass, PassTimes};
 pub use metrics::step_report::StepReport;

@@ -54,7 +54,7 @@ impl BestBy {
     }
 
     /// Whether it is by the validation loss.
-    pub fn is_loss(&self) -> bool {
+    pub(crate) fn is_loss(&self) -> bool {
         *self == Self::default()
     }
 

@@ -119,7 +119,7 @@ impl Chaos {
     }
 
     /// Whether gradients are to overflow.
-    pub fn overflows(&self) -> bool {
+    pub(crate) fn overflows(&self) -> bool {
         let mut faults = self.faults.iter();
         faults.any(|(fault, _)| matches!(fault, Fault::Overflow(_)))
     }

@@ -35,7 +35,7 @@ impl CheckpointEvery {
     }
 
     /// Whether one is due at the end of epoch `epoch` of `epochs`.
-    pub fn is_due_after_epoch(self, epoch: usize, epochs: usize) -> bool {
+    pub(crate) fn is_due_after_epoch(self, epoch: usize, epochs: usize) -> bool {
         match self {
             Self::Epochs(every) => epoch.is_multiple_of(every.get()) || epoch >= epochs,
             Self::Steps(_) | Self::Minutes(_) => true,

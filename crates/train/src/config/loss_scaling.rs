@@ -78,7 +78,7 @@ impl LossScaling {
     }
 
     /// Whether no factor makes gradients fit.
-    pub fn is_exhausted(&self) -> bool {
+    pub(crate) fn is_exhausted(&self) -> bool {
         self.scale < LEAST_LOSS_SCALE
     }
 }

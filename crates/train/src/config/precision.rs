@@ -48,7 +48,7 @@ impl Precision {
     }
 
     /// Whether gradients can be too large or too small for it, so that the loss has to be scaled.
-    pub fn scales_losses(self) -> bool {
+    pub(crate) fn scales_losses(self) -> bool {
         self == Self::F16
     }
 

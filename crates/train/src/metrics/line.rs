@@ -49,17 +49,8 @@ impl MetricSums {
 }
 
 /// `metrics.jsonl`, open for writing.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{MetricLine, MetricsFile, TrainError};
-///
-/// fn append(file: &mut MetricsFile, line: &MetricLine) -> Result<(), TrainError> {
-///     file.write(line)
-/// }
-/// ```
 #[derive(Debug)]
-pub struct MetricsFile {
+pub(crate) struct MetricsFile {
     file: File,
     path: PathBuf,
     on_failure: OnCheckpointFailure,
@@ -89,7 +80,7 @@ impl MetricsFile {
     ///
     /// # Errors
     /// [`TrainError::Write`] if it cannot be written.
-    pub fn write(&mut self, line: &MetricLine) -> Result<(), TrainError> {
+    pub(crate) fn write(&mut self, line: &MetricLine) -> Result<(), TrainError> {
         let text = serde_json::to_string(line);
         let mut text = text.map_err(|error| TrainError::write(&self.path, error))?;
         text.push('\n');

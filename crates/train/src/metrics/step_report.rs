@@ -68,7 +68,7 @@ impl StepReport {
     ///
     /// # Errors
     /// As [`sums`](Self::sums).
-    pub fn all_sums(reports: &[Self]) -> Result<Vec<MetricSums>, TensorReadError> {
+    pub(crate) fn all_sums(reports: &[Self]) -> Result<Vec<MetricSums>, TensorReadError> {
         let mut transaction = Transaction::default();
         for report in reports {
             if let Self::Local { loss, metrics, .. } = report {

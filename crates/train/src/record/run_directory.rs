@@ -317,7 +317,7 @@ impl RunDirectory {
     ///
     /// # Errors
     /// [`TrainError::File`] if it cannot be opened.
-    pub fn metrics(&self) -> Result<MetricsFile, TrainError> {
+    pub(crate) fn metrics(&self) -> Result<MetricsFile, TrainError> {
         MetricsFile::open(self.path.join(MetricLine::FILE))
     }
 }

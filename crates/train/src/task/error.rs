@@ -124,7 +124,7 @@ impl TaskError {
     }
 
     /// The keys that a section has, if the error is another one in it; otherwise empty.
-    pub fn known_keys(&self) -> &[String] {
+    pub(crate) fn known_keys(&self) -> &[String] {
         &self.known_keys
     }
 
