@@ -14,6 +14,8 @@ pub(crate) use attention::{attend, heads};
 pub use rotary::RotaryScaling;
 pub(crate) use rotary::Rotation;
 
+use crate::error::ModelError;
+
 /// A model that scores the next token of a text (a causal language model).
 ///
 /// ```
@@ -70,8 +72,8 @@ pub trait DecoderConfig: Config + Clone + PartialEq + Send + Sync + 'static {
     /// Checks that the model can be built.
     ///
     /// # Errors
-    /// [`DecoderError`] naming the first number that does not fit.
-    fn check(&self) -> Result<(), DecoderError>;
+    /// [`ModelError`] naming the first number that does not fit.
+    fn check(&self) -> Result<(), ModelError>;
 
     /// The model with its first weights on `device`.
     ///
@@ -86,51 +88,6 @@ pub trait DecoderConfig: Config + Clone + PartialEq + Send + Sync + 'static {
     fn dropout(&self) -> f64 {
         0.0
     }
-}
-
-/// A model that cannot be built, and why.
-///
-/// ```
-/// # mod everburn { pub use everburn_models as models; }
-/// use everburn::models::gpt::GptConfig;
-///
-/// let error = GptConfig::new(65).with_width(30).check().unwrap_err();
-/// assert_eq!(error.to_string(), "4 heads cannot share a width of 30: it must be a multiple");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DecoderError(pub(crate) String);
-
-impl Display for DecoderError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for DecoderError {}
-
-/// The most layers of a decoder, many times as many as any has.
-const MOST_LAYERS: usize = 10_000;
-
-/// The largest of its other sizes, so that no product of two of them is out of range.
-const LARGEST_SIZE: usize = 1 << 28;
-
-/// Refuses the first of these sizes that is 0 or too large, and too many layers.
-pub(crate) fn check_sizes(layers: usize, sizes: &[(&str, usize)]) -> Result<(), DecoderError> {
-    let layers = ("number of layers", layers, MOST_LAYERS);
-    let sizes = sizes
-        .iter()
-        .map(|(name, size)| (*name, *size, LARGEST_SIZE));
-    for (name, size, most) in std::iter::once(layers).chain(sizes) {
-        if size == 0 {
-            return Err(DecoderError(format!("the {name} must be at least 1")));
-        }
-        if size > most {
-            return Err(DecoderError(format!(
-                "the {name} is {size}, and at most {most}"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// The keys and values of the tokens that a [`Decoder`] has seen of a text, for each of its layers.

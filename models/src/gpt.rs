@@ -19,7 +19,8 @@ use everburn_nn::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::decoder::{Decoder, DecoderConfig, DecoderError, KeyValueCache, check_sizes};
+use crate::decoder::{Decoder, DecoderConfig, KeyValueCache};
+use crate::error::{ModelError, check_sizes};
 use attention::Attention;
 pub use layer::Layer;
 use layer::{FeedForward, Linear, LinearConfig};
@@ -154,9 +155,9 @@ impl GptConfig {
     /// Checks that the model can be built.
     ///
     /// # Errors
-    /// [`DecoderError`] naming the first number that does not fit.
-    pub fn check(&self) -> Result<(), DecoderError> {
-        let refuse = |message: String| Err(DecoderError(message));
+    /// [`ModelError`] naming the first number that does not fit.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let refuse = |message: String| Err(ModelError(message));
         check_sizes(
             self.layers,
             &[
@@ -317,7 +318,7 @@ impl DecoderConfig for GptConfig {
 
     const SECTION: &'static str = "gpt";
 
-    fn check(&self) -> Result<(), DecoderError> {
+    fn check(&self) -> Result<(), ModelError> {
         self.check()
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use burn::prelude::*;
 use everburn_nn::TensorParallel;
 
+use crate::error::ModelError;
 use crate::resnet50::Stem;
 
 /// The numbers of a model that classifies images `[B, C, H, W]` by logits `[B, K]`.
@@ -31,8 +32,8 @@ pub trait ImageModelConfig: Config + Clone + PartialEq + Send + Sync + 'static {
     /// Checks that the model can be built.
     ///
     /// # Errors
-    /// [`ImageModelError`] naming the first number that does not fit.
-    fn check(&self) -> Result<(), ImageModelError>;
+    /// [`ModelError`] naming the first number that does not fit.
+    fn check(&self) -> Result<(), ModelError>;
 
     /// The model with its first weights on `device`.
     ///
@@ -108,28 +109,3 @@ macro_rules! image_model_config {
 }
 
 pub(crate) use image_model_config;
-
-/// A model that cannot be built, and why.
-///
-/// ```
-/// # mod everburn { pub use everburn_models as models; }
-/// use everburn::models::vit::ViTConfig;
-///
-/// let error = ViTConfig::new().with_heads(5).check().unwrap_err();
-/// assert_eq!(error.to_string(), "5 heads cannot share a width of 768: it must be a multiple");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageModelError(pub(crate) String);
-
-impl Display for ImageModelError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ImageModelError {}
-
-/// Refuses the first of these sizes that is 0 or too large, and too many layers.
-pub(crate) fn check_sizes(layers: usize, sizes: &[(&str, usize)]) -> Result<(), ImageModelError> {
-    crate::decoder::check_sizes(layers, sizes).map_err(|error| ImageModelError(error.0))
-}

@@ -22,6 +22,7 @@
 //! `K` classes, `T` tokens, `E` width of a token's vector, `V` vocabulary.
 
 pub mod decoder;
+mod error;
 pub mod gpt;
 pub mod image_model;
 pub mod llama;
@@ -33,3 +34,5 @@ pub mod resnet18;
 pub mod resnet50;
 pub mod two_part_resnet;
 pub mod vit;
+
+pub use error::ModelError;

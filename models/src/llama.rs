@@ -15,9 +15,8 @@ use everburn_nn::{
     RmsNormConfig, TensorParallel, TensorRule, cast_for_matmul, in_f32, split_backward,
 };
 
-use crate::decoder::{
-    Decoder, DecoderConfig, DecoderError, KeyValueCache, RotaryScaling, check_sizes,
-};
+use crate::decoder::{Decoder, DecoderConfig, KeyValueCache, RotaryScaling};
+use crate::error::{ModelError, check_sizes};
 use layer::Layer;
 
 /// The standard deviation of the first weights.
@@ -132,9 +131,9 @@ impl LlamaConfig {
     /// Checks that the model can be built.
     ///
     /// # Errors
-    /// [`DecoderError`] naming the first number that does not fit.
-    pub fn check(&self) -> Result<(), DecoderError> {
-        let refuse = |message: String| Err(DecoderError(message));
+    /// [`ModelError`] naming the first number that does not fit.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let refuse = |message: String| Err(ModelError(message));
         check_sizes(
             self.layers,
             &[
@@ -286,7 +285,7 @@ impl DecoderConfig for LlamaConfig {
 
     const SECTION: &'static str = "llama";
 
-    fn check(&self) -> Result<(), DecoderError> {
+    fn check(&self) -> Result<(), ModelError> {
         self.check()
     }
 

@@ -17,7 +17,7 @@ pub(crate) use bottleneck::{batch_norm, convolution};
 pub use stem::Stem;
 pub(crate) use stem::max_pool;
 
-use crate::image_model::{ImageModelError, check_sizes};
+use crate::error::{ModelError, check_sizes};
 
 /// A block of a [`ResNet`]: convolutions around which the input goes, too.
 ///
@@ -92,7 +92,7 @@ pub(crate) struct BlockShape {
 
 impl Shape {
     /// Refuses numbers of which no model can be built.
-    pub(crate) fn check(&self) -> Result<(), ImageModelError> {
+    pub(crate) fn check(&self) -> Result<(), ModelError> {
         let blocks = self.blocks.iter().max().copied().unwrap_or(0);
         let fewest = self.blocks.iter().min().copied().unwrap_or(0);
         check_sizes(
@@ -174,7 +174,7 @@ macro_rules! resnet_config {
         }
 
         crate::image_model::image_model_config!($config, $model, $section, {
-            fn check(&self) -> Result<(), crate::image_model::ImageModelError> {
+            fn check(&self) -> Result<(), crate::error::ModelError> {
                 self.shape().check()
             }
 

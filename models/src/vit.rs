@@ -14,8 +14,9 @@ use everburn_nn::{
     LinearConfig, TensorParallel, TensorRule, cast_for_matmul,
 };
 
+use crate::error::{ModelError, check_sizes};
 use crate::gpt::Activation;
-use crate::image_model::{ImageModelError, check_sizes, image_model_config};
+use crate::image_model::image_model_config;
 use layer::Layer;
 
 /// The most pixels of an image along a side, many times as many as any model has.
@@ -134,9 +135,9 @@ impl ViTConfig {
     /// Checks that the model can be built.
     ///
     /// # Errors
-    /// [`ImageModelError`] naming the first number that does not fit.
-    pub fn check(&self) -> Result<(), ImageModelError> {
-        let refuse = |message: String| Err(ImageModelError(message));
+    /// [`ModelError`] naming the first number that does not fit.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let refuse = |message: String| Err(ModelError(message));
         check_sizes(
             self.layers,
             &[
@@ -292,7 +293,7 @@ impl ViT {
 }
 
 image_model_config!(ViTConfig, ViT, "vit", {
-    fn check(&self) -> Result<(), ImageModelError> {
+    fn check(&self) -> Result<(), ModelError> {
         self.check()
     }
 
