@@ -301,9 +301,14 @@ impl RankLoop {
     /// Random numbers (dropout) depend on seed, step and rank, so that a run that is resumed draws
     /// those that it would have drawn.
     fn seed(&self, step: usize) {
-        let seed = self.setup.config.seed;
         let over = self.setup.over.as_ref();
         let stream = over.map_or(self.setup.group.rank(), |over| over.random_stream());
+        self.seed_stream(step, stream);
+    }
+
+    /// The same for one of several streams: of a rank, or of a logical shard.
+    fn seed_stream(&self, step: usize, stream: usize) {
+        let seed = self.setup.config.seed;
         let seed = mix(mix(seed ^ mix(step as u64)) ^ stream as u64);
         self.setup.device.seed(seed);
     }

@@ -32,14 +32,7 @@ pub enum Fault {
 
 impl Fault {
     fn befalls(self, rank: usize) -> bool {
-        match self {
-            Self::Kill(own)
-            | Self::Stall(own)
-            | Self::Slow(own, _)
-            | Self::Corrupt(own)
-            | Self::Overflow(own) => own == rank,
-            Self::Drop(one, other) => one == rank || other == rank,
-        }
+        self.rank() == rank || matches!(self, Self::Drop(_, other) if other == rank)
     }
 
     /// The rank that it befalls, of two the first.
@@ -95,8 +88,7 @@ impl Chaos {
 
     /// Whether a rank's parameters are changed.
     pub(crate) fn corrupts(&self) -> bool {
-        let mut faults = self.faults.iter();
-        faults.any(|(fault, _)| matches!(fault, Fault::Corrupt(_)))
+        self.any(|fault| matches!(fault, Fault::Corrupt(_)))
     }
 
     /// What befalls `rank` at step `step`, counted from 1.
@@ -120,19 +112,18 @@ impl Chaos {
 
     /// Whether gradients are to overflow.
     pub(crate) fn overflows(&self) -> bool {
-        let mut faults = self.faults.iter();
-        faults.any(|(fault, _)| matches!(fault, Fault::Overflow(_)))
+        self.any(|fault| matches!(fault, Fault::Overflow(_)))
+    }
+
+    fn any(&self, is_one: impl Fn(Fault) -> bool) -> bool {
+        self.faults.iter().any(|(fault, _)| is_one(*fault))
     }
 
     /// The highest rank that is named.
     pub fn highest_rank(&self) -> Option<usize> {
         let ranks = self.faults.iter().map(|(fault, _)| match *fault {
-            Fault::Kill(rank)
-            | Fault::Stall(rank)
-            | Fault::Slow(rank, _)
-            | Fault::Corrupt(rank)
-            | Fault::Overflow(rank) => rank,
             Fault::Drop(one, other) => one.max(other),
+            fault => fault.rank(),
         });
         ranks.max()
     }

@@ -13,7 +13,6 @@ use crate::metrics::rank_times::PassTimes;
 use crate::metrics::sums::MetricSums;
 use crate::metrics::virtual_sums::VirtualSums;
 use crate::model::erased::{AnyBatch, AnyModel};
-use crate::seeds::mix;
 
 impl RankLoop {
     /// The mean gradients over all logical shards, their sums on rank 0 (zeros on the others), and the model with the
@@ -46,7 +45,7 @@ impl RankLoop {
         let mut sums = VirtualSums::new(ranks, before.len());
         let (mut model, mut times) = (model, PassTimes::default());
         for part in share.micro_batches {
-            self.seed_virtual(number, first + part.index);
+            self.seed_stream(number, first + part.index);
             let watched = step.with_hooks_virtual(&model, part.index);
             let mut own = LocalOutput::Sums(MetricSums::default());
             let (index, samples) = (part.index, part.samples);
@@ -90,12 +89,5 @@ impl RankLoop {
             output: LocalOutput::Sums(total),
             times,
         })
-    }
-
-    /// Random numbers (dropout) depend on seed, step and logical shard.
-    fn seed_virtual(&self, step: usize, virtual_rank: usize) {
-        let (seed, step) = (self.setup.config.seed, step as u64);
-        let seed = mix(mix(seed ^ mix(step)) ^ virtual_rank as u64);
-        self.setup.device.seed(seed);
     }
 }
