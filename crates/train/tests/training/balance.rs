@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex};
 
 use burn::data::dataset::InMemDataset;
 use burn::prelude::*;
-use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_models::mlp::Mlp;
 use everburn_train::{
-    Classifier, InputConfig, MetricLine, OptimizerKind, StateHashes, Trainer, TrainingConfig,
-    TrainingData,
+    Classifier, InputConfig, MetricLine, OptimizerKind, Trainer, TrainingConfig, TrainingData,
 };
 
 use crate::harness::config::{changed, optimizer};
 use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
-use crate::read_once::{HELD_OUT, Pixels};
+use crate::read_once::{Pixels, held_out, learned_from, model};
+use crate::replicas::hashes;
 
 /// 41 batches of 8 samples an epoch, and one of 5.
 const SAMPLES: usize = 333;
@@ -44,11 +44,6 @@ fn config(balance: &str) -> TrainingConfig {
     }
 }
 
-fn model() -> Mlp {
-    let config = MlpConfig::new().with_inputs(4).with_hidden(vec![3]);
-    config.with_classes(2).init(&Device::flex())
-}
-
 /// Trains on two ranks, and returns the passes of each over training samples.
 fn train(
     model: &Mlp,
@@ -59,17 +54,13 @@ fn train(
 ) -> Vec<Passes> {
     on_ranks(2, config, Some(folder), |trainer| {
         let rank = trainer.group.rank();
-        let held_out = || InMemDataset::new((HELD_OUT..HELD_OUT + 4).collect());
         let numbers = InMemDataset::new((0..SAMPLES as i64).collect());
         let data = TrainingData::new("numbers", numbers, held_out(), Pixels);
         let data = data.with_validation(held_out());
         let read = Arc::new(Mutex::new(Passes::new()));
         let record = Arc::clone(&read);
         let forward = move |model: &Mlp, images: Tensor<4>| {
-            let pixels = images.clone().into_data();
-            let numbers = pixels.iter::<f32>().step_by(4).map(|pixel| pixel as i64);
-            let numbers = numbers.filter(|number| *number < HELD_OUT);
-            let numbers: Vec<usize> = numbers.map(|number| number as usize).collect();
+            let numbers = learned_from(&images);
             if !numbers.is_empty() {
                 record.lock().unwrap().push(numbers);
             }
@@ -190,9 +181,7 @@ fn whole_logical_shards_follow_the_speed_and_the_bits_stay_the_same() {
         };
         let ranks = train(&model, &config, folder.path(), false, slow_in_turn);
         assert_each_once(ranks.iter().flatten());
-        let text = std::fs::read_to_string(folder.path().join("hashes.jsonl")).unwrap();
-        let hashes = text.lines().map(|line| serde_json::from_str(line).unwrap());
-        (ranks[0].len(), hashes.collect::<Vec<StateHashes>>())
+        (ranks[0].len(), hashes(folder.path()))
     };
     let (passes, equal) = train("equal");
     assert_eq!(passes, 2 * STEPS);

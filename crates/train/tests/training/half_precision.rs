@@ -8,15 +8,15 @@ use burn_train::{InferenceStep, TrainOutput, TrainStep};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_tests::AssertContains;
 use everburn_train::{
-    Classification, Classifier, LrSchedule, MetricKind, MetricLine, Objective, OptimizerKind,
-    Precision, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
+    Classification, Classifier, LrSchedule, MetricLine, Objective, OptimizerKind, Precision,
+    StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
 };
 
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs};
 use crate::harness::ranks::{alone, on_ranks};
-use crate::harness::run::metric_lines;
+use crate::harness::run::step_lines;
 use crate::replicas::bits;
 
 fn images() -> Images {
@@ -40,6 +40,7 @@ fn config(precision: Precision) -> TrainingConfig {
 struct Trained {
     report: TrainingReport,
     parameters: Vec<Vec<u32>>,
+    /// Of the steps.
     lines: Vec<MetricLine>,
 }
 
@@ -61,7 +62,7 @@ fn train_in(
     Ok(Trained {
         report,
         parameters,
-        lines: metric_lines(folder),
+        lines: step_lines(folder),
     })
 }
 
@@ -73,11 +74,6 @@ fn train(config: &TrainingConfig, world_size: usize) -> Trained {
 fn model_of_ours() -> Mnist {
     let model = MnistConfig::new().init(&Device::flex());
     drawn_within(model, 7, |shape| inputs(shape).sqrt().recip())
-}
-
-fn steps(trained: &Trained) -> Vec<&MetricLine> {
-    let lines = trained.lines.iter();
-    lines.filter(|line| line.kind == MetricKind::Step).collect()
 }
 
 #[test]
@@ -105,8 +101,8 @@ fn bf16_and_f16_learn_what_f32_learns_on_one_rank_and_on_two() {
             (exact.report.skipped_steps, bf16.report.skipped_steps),
             (None, None)
         );
-        assert_eq!(steps(&f16)[0].loss_scale, Some(65_536.0));
-        assert_eq!(steps(&bf16)[0].loss_scale, None);
+        assert_eq!(f16.lines[0].loss_scale, Some(65_536.0));
+        assert_eq!(bf16.lines[0].loss_scale, None);
     }
 }
 
@@ -118,7 +114,7 @@ fn an_overflow_on_one_rank_skips_the_step_on_all() {
     let trained = train_in(folder.path(), &config, 2, false).unwrap();
     assert_eq!(trained.report.skipped_steps, Some(1));
     assert_eq!(trained.parameters[0], trained.parameters[1]);
-    let steps = steps(&trained);
+    let steps = trained.lines;
     assert_eq!(steps.len(), 10, "a step that is skipped is a step");
     let scales = steps.iter().map(|line| line.loss_scale.unwrap());
     let expected = [65_536.0; 3].into_iter().chain([32_768.0; 7]);
@@ -148,8 +144,7 @@ fn nothing_is_learnt_in_a_step_that_is_skipped_and_no_schedule_goes_on() {
     assert_ne!(three.parameters, four.parameters);
 
     let rates = |trained: &Trained| {
-        let lines = steps(trained);
-        let rates = lines.iter().map(|line| line.learning_rate.unwrap());
+        let rates = trained.lines.iter().map(|line| line.learning_rate.unwrap());
         rates.collect::<Vec<_>>()
     };
     let whole = rates(&trained(LrSchedule::Cosine, 4, ""));
@@ -173,7 +168,7 @@ fn a_run_that_is_resumed_goes_on_with_its_loss_scale() {
     let resumed = train_in(folder.path(), &config, 2, true).unwrap();
     assert_eq!(resumed.report.steps, 20);
     assert_eq!(resumed.report.skipped_steps, Some(2));
-    assert_eq!(steps(&resumed).last().unwrap().loss_scale, Some(16_384.0));
+    assert_eq!(resumed.lines.last().unwrap().loss_scale, Some(16_384.0));
 }
 
 #[test]
@@ -206,7 +201,7 @@ fn micro_batches_and_virtual_ranks_are_scaled_as_whole_batches_are() {
         let trained = train(&config, 2);
         assert_eq!(trained.report.skipped_steps, Some(1));
         assert_eq!(trained.parameters[0], trained.parameters[1]);
-        let [before, after] = [&plain, &trained].map(|run| steps(run)[3].loss);
+        let [before, after] = [&plain, &trained].map(|run| run.lines[3].loss);
         assert_eq!(before, after, "until then, the same was learnt");
     }
 }

@@ -35,7 +35,7 @@ const RANKS: [usize; 2] = [4, 3];
 const LAST: usize = 137;
 
 /// Numbers from here on are of samples to validate by.
-pub const HELD_OUT: i64 = 1 << 20;
+const HELD_OUT: i64 = 1 << 20;
 
 /// The tokens that a sample is ahead of the one before it.
 const CONTEXT: usize = 4;
@@ -159,19 +159,33 @@ impl Batcher<i64, LabeledBatch<4>> for Pixels {
     }
 }
 
+/// A model of these images.
+pub fn model() -> Mlp {
+    let config = MlpConfig::new().with_inputs(4).with_hidden(vec![3]);
+    config.with_classes(2).init(&Device::flex())
+}
+
+/// The samples to validate by.
+pub fn held_out() -> InMemDataset<i64> {
+    InMemDataset::new((HELD_OUT..HELD_OUT + 4).collect())
+}
+
+/// The numbers of the samples to learn from that a batch has.
+pub fn learned_from(images: &Tensor<4>) -> Vec<usize> {
+    let pixels = images.clone().into_data();
+    let numbers = pixels.iter::<f32>().step_by(4).map(|pixel| pixel as i64);
+    let numbers = numbers.filter(|number| *number < HELD_OUT);
+    numbers.map(|number| number as usize).collect()
+}
+
 /// What a rank does when it computes this training batch, counted from 1, before the batch counts.
 type AtBatch = fn(batch: usize);
 
 /// Trains on shards that are in `folder`, and returns how many steps the run has made. Each rank writes down which
 /// samples its model computes, a line for each batch: those that are read ahead and never learned from do not count.
 fn train(folder: &Path, kind: &Kind, config: &TrainingConfig, part: usize, at: AtBatch) -> usize {
-    let model: Mlp = MlpConfig::new()
-        .with_inputs(4)
-        .with_hidden(vec![3])
-        .with_classes(2)
-        .init(&Device::flex());
+    let model = model();
     let reports = on_ranks(RANKS[part], config, Some(&folder.join("run")), |trainer| {
-        let held_out = || InMemDataset::new((HELD_OUT..HELD_OUT + 4).collect());
         let shards = (kind.open)(&kind.files(folder));
         let data = TrainingData::new("shards", shards, held_out(), Pixels);
         let data = data.with_validation(held_out());
@@ -179,9 +193,7 @@ fn train(folder: &Path, kind: &Kind, config: &TrainingConfig, part: usize, at: A
         let record = OpenOptions::new().create(true).append(true).open(record);
         let (record, batches) = (Mutex::new(record.unwrap()), AtomicUsize::new(0));
         let forward = move |model: &Mlp, images: Tensor<4>| {
-            let pixels = images.clone().into_data();
-            let numbers = pixels.iter::<f32>().step_by(4).map(|pixel| pixel as i64);
-            let numbers: Vec<i64> = numbers.filter(|number| *number < HELD_OUT).collect();
+            let numbers = learned_from(&images);
             if !numbers.is_empty() {
                 at(batches.fetch_add(1, Ordering::Relaxed) + 1);
                 let line = numbers.iter().map(|number| format!("{number} "));

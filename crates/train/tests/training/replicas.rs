@@ -1,6 +1,9 @@
 //! What ranks are left with, to the bit.
 
+use std::path::Path;
+
 use burn::module::Module;
+use everburn_train::StateHashes;
 
 use crate::harness::parameters::parameters;
 
@@ -8,6 +11,13 @@ use crate::harness::parameters::parameters;
 pub fn bits<M: Module>(model: &M) -> Vec<u32> {
     let numbers = parameters(model).into_iter().flatten();
     numbers.map(f32::to_bits).collect()
+}
+
+/// What a run has written of each step's state.
+pub fn hashes(folder: &Path) -> Vec<StateHashes> {
+    let text = std::fs::read_to_string(folder.join("hashes.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines.collect()
 }
 
 /// What each rank has, which is the same.

@@ -11,7 +11,7 @@ use crate::harness::config::{changed, optimizer};
 use crate::harness::data::digits;
 use crate::harness::parameters::drawn;
 use crate::harness::ranks::on_ranks;
-use crate::replicas::bits;
+use crate::replicas::{bits, hashes};
 
 fn config(virtual_ranks: Option<usize>) -> TrainingConfig {
     let mut config = TrainingConfig {
@@ -53,10 +53,8 @@ fn train(config: &TrainingConfig, world_size: usize) -> Trained {
             .unwrap()
     });
     let (model, report) = results.swap_remove(0);
-    let text = std::fs::read_to_string(folder.path().join("hashes.jsonl")).unwrap();
-    let hashes = text.lines().map(|line| serde_json::from_str(line).unwrap());
     Trained {
-        hashes: hashes.collect(),
+        hashes: hashes(folder.path()),
         parameters: bits(&model),
         validation_loss: report.best_epoch.unwrap().validation_loss.to_bits(),
         test_loss: report.test_loss.unwrap().to_bits(),
