@@ -18,7 +18,7 @@ use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::require_newest;
 use crate::config::lora::LoraConfig;
 use crate::error::TrainError;
-use crate::record::run_directory::{RunDirectory, write_file, write_output};
+use crate::record::run_directory::{RunDirectory, unread, write_file, write_output};
 
 /// The ends of the paths of factors, behind the path of their weight.
 const ENDS: [&str; 2] = [".lora.a", ".lora.b"];
@@ -97,11 +97,7 @@ impl Adapter {
     pub fn read(run: &RunDirectory) -> Result<Self, TrainError> {
         let path = run.adapter_path();
         require_newest(run, &path)?;
-        let failed = |reason: String| TrainError::File {
-            action: "reading",
-            path: path.clone(),
-            reason,
-        };
+        let failed = |reason: String| unread(&path, &reason);
         let size = std::fs::metadata(&path).map_err(|_| {
             failed(
                 "the run has no adapter: it was trained without `training.lora.rank`, or has not ended; `checkpoint = best`, \

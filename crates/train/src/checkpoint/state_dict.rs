@@ -38,7 +38,7 @@ use crate::checkpoint::tensor_file::{self, NamedTensor};
 use crate::checkpoint::weights::run_tensors;
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
-use crate::record::run_directory::write_output;
+use crate::record::run_directory::{unread, write_output};
 
 pub use file::StateDictFile;
 pub use fit::WeightsMismatch;
@@ -49,14 +49,6 @@ pub use stated::{ShownBy, StatedSize, shown_sizes};
 
 /// What PyTorch calls a batch norm's count of batches.
 const BATCHES: &str = "num_batches_tracked";
-
-fn refuse(action: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> TrainError {
-    TrainError::File {
-        action,
-        path: path.to_path_buf(),
-        reason: reason.to_string(),
-    }
-}
 
 /// Writes the parameters and running statistics of `model` as a state dict, atomically; the path's ending
 /// says as which [`StateDictFile`]. `batches` is how many batches batch norms have seen.
@@ -161,7 +153,7 @@ pub fn load_state_dict_except<M: Module>(
         true,
     );
     if let Some(reason) = lock(&fitting.wrong_numbers).first() {
-        return Err(refuse("reading", path, reason));
+        return Err(unread(path, reason));
     }
     let mut problems = String::new();
     for error in &result.errors {
@@ -289,22 +281,22 @@ fn refuse_others(
 ) -> Result<(), TrainError> {
     let is_factor = |name: &String| name.contains(".lora_A.") && !skip.fit(name);
     if names.iter().any(is_factor) {
-        return Err(refuse("reading", path, &file::WRAPPED_BY_PEFT));
+        return Err(unread(path, &file::WRAPPED_BY_PEFT));
     }
     if let Some(index) = folder::index_of(path) {
         let reason = format!(
             "it is one of several files of weights: name their folder, or {}, which says what is in which",
             index.display().to_string().escape_debug()
         );
-        return Err(refuse("reading", path, &reason));
+        return Err(unread(path, &reason));
     }
     if file::is_part(path) {
         let reason = "it is one of several files of weights, by its name, and no index is beside it, which says what is in \
                       which: copy model.safetensors.index.json, too, and name the folder";
-        return Err(refuse("reading", path, &reason));
+        return Err(unread(path, &reason));
     }
     match layout.other_library(names) {
-        Some(what) => Err(refuse("reading", path, &what)),
+        Some(what) => Err(unread(path, &what)),
         None => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use crate::checkpoint::adapter::{Adapter, write_adapter};
 use crate::checkpoint::state_dict::{BURNS_TERMS, mismatch, why_not_safetensors};
 use crate::checkpoint::{CheckpointFolder, Place};
 use crate::error::TrainError;
-use crate::record::run_directory::{RunDirectory, write_file};
+use crate::record::run_directory::{RunDirectory, unread, write_file};
 
 /// Why a run may not have its parameters, which are at `path`, and what to take instead.
 fn why_none(path: &Path) -> &'static str {
@@ -95,7 +95,7 @@ pub(super) fn require_newest(run: &RunDirectory, path: &Path) -> Result<(), Trai
         newest.step,
         newest.place()
     );
-    Err(failed(path, reason))
+    Err(unread(path, &reason))
 }
 
 /// The model with the averaged parameters of a run's `ema.safetensors`.
@@ -120,7 +120,7 @@ fn load<M: Module>(
 ) -> Result<M, TrainError> {
     let applied = open(&model, path, question).and_then(|mut store| {
         let applied = store.apply_to(&mut model);
-        applied.map_err(|error| failed(path, error.to_string()))
+        applied.map_err(|error| unread(path, &error))
     });
     applied.map_err(|error| {
         with_good_checkpoint(error, run, |place, _| {
@@ -149,17 +149,9 @@ fn with_good_checkpoint(
                 }
                 None => "no checkpoint of this run is good".to_owned(),
             };
-            failed(&path, format!("{reason}; {advice}"))
+            unread(&path, &format!("{reason}; {advice}"))
         }
         error => error,
-    }
-}
-
-fn failed(path: &Path, reason: String) -> TrainError {
-    TrainError::File {
-        action: "reading",
-        path: path.to_path_buf(),
-        reason,
     }
 }
 
@@ -184,13 +176,13 @@ fn open<M: Module>(model: &M, path: &Path, question: &str) -> Result<Safetensors
 /// A safetensors file and its tensors, none of them read yet.
 fn tensors_of(path: &Path, question: &str) -> Result<(SafetensorsStore, Tensors), TrainError> {
     if !path.is_file() {
-        return Err(failed(path, format!("there is none; {question}")));
+        return Err(unread(path, &format!("there is none; {question}")));
     }
     let mut store = SafetensorsStore::from_file(path);
     let tensors = store.get_all_tensors();
     let tensors = tensors.map_err(|error| {
         let reason = why_not_safetensors(path);
-        failed(path, reason.unwrap_or_else(|| error.to_string()))
+        unread(path, &reason.unwrap_or_else(|| error.to_string()))
     })?;
     let tensors = tensors.clone();
     Ok((store, tensors))

@@ -257,11 +257,7 @@ impl RunDirectory {
         let path = self.config_path();
         let text = std::fs::read_to_string(&path)
             .map_err(|error| TrainError::file("reading", &path, &error))?;
-        toml::from_str(&text).map_err(|error| TrainError::File {
-            action: "reading",
-            path,
-            reason: configuration_fault(&error, &text),
-        })
+        toml::from_str(&text).map_err(|error| unread(&path, &configuration_fault(&error, &text)))
     }
 
     /// Writes `report.json`.
@@ -283,11 +279,7 @@ impl RunDirectory {
         let path = self.report_path();
         let text = std::fs::read_to_string(&path)
             .map_err(|error| TrainError::file("reading", &path, &error))?;
-        serde_json::from_str(&text).map_err(|error| TrainError::File {
-            action: "reading",
-            path,
-            reason: error.to_string(),
-        })
+        serde_json::from_str(&text).map_err(|error| unread(&path, &error))
     }
 
     /// Opens `metrics.jsonl` for a run that has come to `step`: later lines, those of a test, and those of the end of an
@@ -345,6 +337,15 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
 /// As [`write_file`], of a file that is none of a run.
 pub(crate) fn write_output(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     file::write(path, bytes).map_err(|error| not_output(path, &error))
+}
+
+/// The error of a file or folder that cannot be read, or is not what it should be.
+pub(crate) fn unread(path: &Path, reason: &dyn std::fmt::Display) -> TrainError {
+    TrainError::File {
+        action: "reading",
+        path: path.into(),
+        reason: reason.to_string(),
+    }
 }
 
 /// The error of a file or folder that is none of a run.

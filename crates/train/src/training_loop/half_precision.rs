@@ -133,8 +133,8 @@ impl RankLoop {
 }
 
 /// The gradients of `model` times `factor`, and the norm of all of them together, `[1]`.
-fn multiplied<AnyModel: Module>(
-    model: &AnyModel,
+fn multiplied<M: Module>(
+    model: &M,
     gradients: GradientsParams,
     factor: f64,
 ) -> (GradientsParams, Tensor<1>) {

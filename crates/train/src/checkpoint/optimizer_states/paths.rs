@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use burn::tensor::TensorData;
-use burn_pack::{Scalar, Tensor};
+use burn_pack::Scalar;
 
-use super::States;
+use super::{States, tensor_of};
 use crate::checkpoint::tensor_file::{NamedTensor, TensorView};
 
 /// The tensors and numbers of a record, by path.
@@ -70,9 +70,7 @@ pub(crate) fn of_paths(
             states.scalars.insert(name, scalar(view)?);
             continue;
         }
-        let data = view.to_data();
-        let (dtype, shape) = (data.dtype(), data.shape().clone());
-        let tensor = Tensor::new(name.clone(), dtype, shape, Some(id), data.into_bytes());
+        let tensor = tensor_of(&name, Some(id), view.to_data());
         states.tensors.insert(name, tensor);
     }
     states.into_bytes().map_err(|error| error.to_string())
@@ -123,17 +121,13 @@ mod tests {
     use crate::checkpoint::tensor_file;
 
     fn record() -> Vec<u8> {
-        let tensor = |name: &str, id, data: TensorData| {
-            let (dtype, shape) = (data.dtype(), data.shape().clone());
-            Tensor::new(name.to_string(), dtype, shape, Some(id), data.into_bytes())
-        };
         let tensors = [
-            tensor(
+            tensor_of(
                 "7.momentum.moment_1",
-                7,
+                Some(7),
                 TensorData::from([1.5f32, f32::MIN_POSITIVE]),
             ),
-            tensor("70.steps.0", 70, TensorData::from([3i64])),
+            tensor_of("70.steps.0", Some(70), TensorData::from([3i64])),
         ];
         let named = tensors.map(|tensor| (tensor.name.clone(), tensor));
         let scalars = [

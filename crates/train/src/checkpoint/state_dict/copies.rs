@@ -6,9 +6,10 @@ use std::path::Path;
 use burn::store::bridge;
 use burn::store::burn_pack::Tensor as PackedTensor;
 
-use super::{StateDictLayout, refuse};
+use super::StateDictLayout;
 use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
+use crate::record::run_directory::unread;
 
 impl StateDictLayout {
     /// Refuses a file of which a tensor differs from the one that it is a copy of to the model, unless it is skipped: the
@@ -37,7 +38,7 @@ impl StateDictLayout {
                 continue;
             }
             let [copied, tensor] = [copied, tensor].map(|tensor| {
-                bridge::into_data(tensor.clone()).map_err(|error| refuse("reading", path, &error))
+                bridge::into_data(tensor.clone()).map_err(|error| unread(path, &error))
             });
             if copied? != tensor? {
                 let own_head = match self.own_head {
@@ -51,7 +52,7 @@ impl StateDictLayout {
                     "{copy} has other numbers than {of}, and the model has one tensor for both. {own_head}. `init_skip = '{copy}'` leaves \
                      the first out, which is right only for a head that is tied"
                 );
-                return Err(refuse("reading", path, &reason));
+                return Err(unread(path, &reason));
             }
         }
         Ok(())

@@ -10,9 +10,10 @@ use burn::store::{ModuleStore, SafetensorsStore};
 use everburn_record::{Settings, is_run};
 use serde_json::Value;
 
-use super::{PRETRAINED_CONFIG, folder, pytorch, refuse};
+use super::{PRETRAINED_CONFIG, folder, pytorch};
 use crate::checkpoint::CheckpointFolder;
 use crate::error::TrainError;
+use crate::record::run_directory::unread;
 
 /// The longest header of a safetensors file, in bytes: the format's own bound.
 const LONGEST_HEADER: u64 = 100_000_000;
@@ -116,16 +117,14 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
     let has = |name: &str| path.join(name).is_file();
     if !path.exists() {
         let reason = "there is no such file or folder";
-        return Err(refuse("reading", path, &reason));
+        return Err(unread(path, &reason));
     }
     if !path.is_dir() || has(PRETRAINED_CONFIG) || is_run(path) || folder::has_index(path) {
         return Ok(());
     }
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(|error| refuse("reading", path, &error))? {
-        let file = entry
-            .map_err(|error| refuse("reading", path, &error))?
-            .path();
+    for entry in std::fs::read_dir(path).map_err(|error| unread(path, &error))? {
+        let file = entry.map_err(|error| unread(path, &error))?.path();
         if StateDictFile::of(&file).is_some() {
             files.push(file);
         }
@@ -134,7 +133,7 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
         let reason = "it is an adapter of PEFT, the factors alone: merge it into its pretrained model in Python, by \
                       `model.merge_and_unload().save_pretrained(\"merged\")`, with its tokenizer for a text model, and name the \
                       folder `merged`";
-        return Err(refuse("reading", path, &reason));
+        return Err(unread(path, &reason));
     }
     let reason = match files.into_iter().min() {
         Some(file) if is_part(&file) => format!(
@@ -152,11 +151,11 @@ pub(super) fn refuse_plain_folder(path: &Path) -> Result<(), TrainError> {
             StateDictFile::endings()
         ),
     };
-    Err(refuse("reading", path, &reason))
+    Err(unread(path, &reason))
 }
 
 pub(super) fn read_file(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
-    let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
+    let failed = |error: &dyn std::fmt::Display| unread(path, error);
     let kind = kind_of(path).map_err(|mut reason| {
         if StateDictFile::is_onnx(path) {
             reason += "; ONNX is none of these: save the weights in PyTorch by torch.save(model.state_dict(), \"model.pt\")";

@@ -16,10 +16,10 @@ use serde_json::json;
 use super::file::read_file;
 use super::layout::StateDictLayout;
 use super::prefix::without_wrappers;
-use super::{named_tensors, refuse, safetensors};
+use super::{named_tensors, safetensors};
 use crate::checkpoint::tensor_file::NamedTensor;
 use crate::error::TrainError;
-use crate::record::run_directory::{not_output, write_output};
+use crate::record::run_directory::{not_output, unread, write_output};
 
 /// The weights of such a folder, and of older ones.
 const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
@@ -67,7 +67,11 @@ pub(crate) fn write_folder(
     folder: &Path,
     write: impl FnOnce(&Path) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
-    let failed = |error: &dyn std::fmt::Display| refuse("making the folder", folder, error);
+    let failed = |error: &dyn std::fmt::Display| TrainError::File {
+        action: "making the folder",
+        path: folder.to_path_buf(),
+        reason: error.to_string(),
+    };
     if folder.exists() {
         return Err(failed(
             &"there is something already; name another folder, or remove it",
@@ -209,7 +213,7 @@ fn without_weights(folder: &Path) -> TrainError {
         ),
         None => format!("there is no {single} in it, and no {older}, nor an index of several"),
     };
-    refuse("reading", folder, &reason)
+    unread(folder, &reason)
 }
 
 /// Which file has which tensor.
@@ -219,7 +223,7 @@ struct Index {
 }
 
 fn read_index(index: &Path) -> Result<BTreeMap<String, String>, TrainError> {
-    let failed = |reason: &dyn std::fmt::Display| refuse("reading", index, reason);
+    let failed = |reason: &dyn std::fmt::Display| unread(index, reason);
     if !index.is_file() {
         return Err(failed(&"it is not a file"));
     }
@@ -237,7 +241,7 @@ fn read_index(index: &Path) -> Result<BTreeMap<String, String>, TrainError> {
 
 /// The tensors that an index names.
 fn read_shards(index: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
-    let failed = |reason: &dyn std::fmt::Display| refuse("reading", index, reason);
+    let failed = |reason: &dyn std::fmt::Display| unread(index, reason);
     let mut files: BTreeMap<PathBuf, BTreeMap<String, PackedTensor>> = BTreeMap::new();
     let mut tensors = BTreeMap::new();
     for (name, file) in read_index(index)? {
