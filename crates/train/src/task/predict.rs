@@ -141,10 +141,10 @@ impl<T: Predict> Predictor<T> {
                 let predictions = task.predict(config, model, batch)?.into_iter();
                 predictions.enumerate().map(line).collect()
             },
-            read: |task, config, file| task.read(config, file),
-            input_data: |task, config| task.input_data(config),
-            sample_name: |task, item| task.sample_name(item),
-            left_out: |task, folder| task.left_out(folder),
+            read: T::read,
+            input_data: T::input_data,
+            sample_name: T::sample_name,
+            left_out: T::left_out,
         }
     }
 }

@@ -19,6 +19,13 @@ pub fn parameters<M: Module>(model: &M) -> Vec<Vec<f32>> {
     collect.0
 }
 
+/// The largest difference of two lists of numbers.
+pub fn difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let pairs = a.iter().zip(b);
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
 /// The model with `next` of a parameter's shape for each of its numbers. One whose numbers are all the same,
 /// of a norm, stays.
 pub fn filled<M: Module>(model: M, next: impl FnMut(&[usize]) -> f32) -> M {

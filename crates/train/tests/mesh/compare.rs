@@ -4,14 +4,8 @@ use everburn_nn::{Activation, TensorParallel};
 use everburn_train::{Objective, TrainingConfig, TrainingData};
 
 use crate::harness::config::changed;
-use crate::harness::parameters::parameters;
+use crate::harness::parameters::{difference, parameters};
 use crate::training::{Cut, Trained, train};
-
-pub(crate) fn difference(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    let pairs = a.iter().zip(b);
-    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
 
 /// So far a gradient is followed when it is to be seen in what a parameter has changed by: far enough for
 /// the rounding of the parameter not to matter.

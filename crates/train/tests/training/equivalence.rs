@@ -8,7 +8,7 @@ use everburn_train::{Classifier, MetricLine, OptimizerConfig, OptimizerKind, Tra
 
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
-use crate::harness::parameters::{drawn_within, inputs, parameters};
+use crate::harness::parameters::{difference, drawn_within, inputs, parameters};
 use crate::harness::ranks::{alone, on_ranks};
 use crate::harness::run::step_lines;
 use crate::replicas::in_common;
@@ -98,11 +98,7 @@ fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
             loss <= 1e-5,
             "losses of {world_size} ranks differ by {loss:e}"
         );
-        let weight = weights
-            .iter()
-            .zip(&other_weights)
-            .map(|(a, b)| (a - b).abs());
-        let weight = weight.fold(0.0, f32::max);
+        let weight = difference(&weights, &other_weights);
         assert!(
             weight <= 1e-5,
             "parameters of {world_size} ranks differ by {weight:e}"

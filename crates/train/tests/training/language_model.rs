@@ -18,7 +18,7 @@ use everburn_train::{
 
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Texts, texts, windows};
-use crate::harness::parameters::parameters;
+use crate::harness::parameters::{difference, parameters};
 use crate::harness::ranks::{alone, on_ranks};
 use crate::harness::run::metric_lines;
 use crate::replicas::in_common;
@@ -229,13 +229,6 @@ fn answers() -> TrainingData<TextItem, MaskedTextBatch> {
     TrainingData::new("answers", texts, test, MaskedTextBatcher).weighted_by(TextItem::predictions)
 }
 
-/// How far two lists of numbers are apart.
-fn apart(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    let pairs = a.iter().zip(b);
-    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
-
 /// The loss of `model` on all texts, one after the other and without padding, and the parameters after a step of
 /// gradient descent along the gradient of it.
 fn a_step_by_hand(model: &Gpt, learning_rate: f64) -> (f64, Vec<Vec<f32>>) {
@@ -278,7 +271,7 @@ fn a_loss_on_some_tokens_is_the_mean_of_these_over_micro_batches_and_ranks() {
     let model = small(11, Positions::Learned);
     let (loss, expected) = a_step_by_hand(&model, 0.5);
     let (before, expected) = (parameters(&model).concat(), expected.concat());
-    assert!(apart(&before, &expected) > 1e-2, "it is a step");
+    assert!(difference(&before, &expected) > 1e-2, "it is a step");
     let one_step = TrainingConfig {
         epochs: 1,
         steps: Some(1),
@@ -308,7 +301,7 @@ fn a_loss_on_some_tokens_is_the_mean_of_these_over_micro_batches_and_ranks() {
         let learned = LENGTHS.iter().map(|(_, learned)| *learned as u64).sum();
         assert_eq!((line.samples, line.predictions), (7, learned));
         assert!((line.loss - loss).abs() < 1e-5, "{} {loss}", line.loss);
-        let apart = apart(&in_common(replicas).concat(), &expected);
+        let apart = difference(&in_common(replicas).concat(), &expected);
         assert!(
             apart < 1e-6,
             "{world_size} ranks are {apart:e} apart: {config:?}"
@@ -344,6 +337,6 @@ fn scores_with_low_rank_factors_beside_are_those_of_merged_weights() {
     let merged = merged.forward(tokens(&device)).into_data();
     let numbers = |data: &TensorData| data.iter::<f32>().collect::<Vec<_>>();
     let [first, beside, merged] = [first, beside, merged].map(|data| numbers(&data));
-    assert!(apart(&first, &beside) > 0.1, "it has learned");
-    assert!(apart(&beside, &merged) < 1e-5);
+    assert!(difference(&first, &beside) > 0.1, "it has learned");
+    assert!(difference(&beside, &merged) < 1e-5);
 }
