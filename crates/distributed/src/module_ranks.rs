@@ -54,13 +54,8 @@ impl ModuleRanks {
     /// # Errors
     /// [`DdpError::Collective`] if the ranks cannot make a sub-group.
     pub fn within(group: &ProcessGroup, whole: &ProcessGroup) -> Result<Self, DdpError> {
-        let all = (0..group.world_size()).collect::<Vec<_>>();
-        let own = group
-            .subgroup(&all)?
-            .expect("a group of all ranks has this one")
-            .named("layers");
         Ok(Self {
-            own,
+            own: group.duplicate("layers")?,
             whole: whole.clone(),
             on_device: None,
         })

@@ -99,10 +99,9 @@ fn on_gpus(
             let model = model.clone();
             scope.spawn(move || {
                 let device = Device::cuda(*number).autodiff();
-                let ranks: Vec<usize> = (0..group.world_size()).collect();
                 let communicator: Arc<dyn DeviceCommunicator> = match way {
                     Way::Staged => {
-                        let own = group.subgroup(&ranks).unwrap().unwrap();
+                        let own = group.duplicate("gradients").unwrap();
                         Arc::new(HostCommunicator::start(own).unwrap())
                     }
                     Way::Nccl | Way::NcclAndHostWaits => {
@@ -245,7 +244,7 @@ fn a_bucket_that_the_gpu_rounds_has_the_bits_of_the_hook() {
         std::thread::scope(|scope| {
             for group in groups {
                 scope.spawn(move || {
-                    let own = group.subgroup(&[0, 1]).unwrap().unwrap();
+                    let own = group.duplicate("gradients").unwrap();
                     let communicator = HostCommunicator::with_hook(own, hook).unwrap();
                     let mut on_host = hook.build();
                     let seed = 7919 + 104 * group.rank();

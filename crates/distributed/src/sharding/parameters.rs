@@ -144,9 +144,7 @@ impl ParameterShards {
         let gathers = match communicator {
             Some(communicator) => Gathers::Device(communicator.clone(), device.clone()),
             None => {
-                let ranks: Vec<usize> = (0..group.world_size()).collect();
-                let own = group.subgroup(&ranks)?;
-                let own = own.map_or_else(|| group.clone(), |own| own.named("parameters"));
+                let own = group.duplicate("parameters")?;
                 Gathers::Thread(Gatherer::start(own, shared.recorder().cloned())?)
             }
         };

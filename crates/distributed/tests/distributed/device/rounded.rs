@@ -22,8 +22,7 @@ fn config(hook: &str) -> CommunicationHookConfig {
 
 /// A communicator beside `group`.
 fn communicator(group: &ProcessGroup, hook: &str) -> HostCommunicator {
-    let all: Vec<usize> = (0..group.world_size()).collect();
-    let own = group.subgroup(&all).unwrap().unwrap();
+    let own = group.duplicate("gradients").unwrap();
     HostCommunicator::with_hook(own, config(hook)).unwrap()
 }
 

@@ -49,8 +49,7 @@ impl Rank {
     /// The communicator of all ranks.
     pub fn communicator(&self, way: Way) -> Arc<dyn DeviceCommunicator> {
         if way == Way::Staged {
-            let all: Vec<usize> = (0..self.group.world_size()).collect();
-            let own = self.group.subgroup(&all).unwrap().unwrap();
+            let own = self.group.duplicate("gradients").unwrap();
             return Arc::new(HostCommunicator::start(own).unwrap());
         }
         let rank = self.number();
