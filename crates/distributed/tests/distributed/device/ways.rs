@@ -11,6 +11,7 @@ use everburn_distributed::{
 };
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl_fake::{FakeCluster, Fault};
+use everburn_tests::in_parallel;
 
 use crate::models::Branchy;
 
@@ -84,7 +85,7 @@ pub fn on_ranks_with<T: Send>(
     work: impl Fn(Rank) -> T + Sync,
 ) -> Vec<T> {
     let cluster = Arc::new(FakeCluster::new(world_size));
-    crate::ranks::threads(ProcessGroup::over_threads(world_size, options), |group| {
+    in_parallel(ProcessGroup::over_threads(world_size, options), |group| {
         let cluster = cluster.clone();
         work(Rank { group, cluster })
     })
