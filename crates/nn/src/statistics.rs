@@ -46,7 +46,7 @@ impl Statistics {
             });
         }
         let data = Tensor::cat(Vec::from(two_passes(input)), 0).try_into_data();
-        let data = data.map_err(|error| unread(&membership.group, &error))?;
+        let data = data.map_err(|error| unread(&*membership.group, &error))?;
         let values = data.iter::<f64>().collect::<Vec<_>>();
         let (mean, rest) = values.split_at(channels);
         let (correction, square) = rest.split_at(channels);

@@ -10,6 +10,7 @@ use super::all_reduce::ShardAllReduce;
 use super::group::TensorGroup;
 use super::mappings::TensorParallelMappings;
 use super::rules::TensorShard;
+use crate::all_reduce::unread;
 use crate::checked_all_reduce::{LayerCall, Pass};
 use crate::group::SyncError;
 
@@ -87,7 +88,7 @@ impl Membership {
         }
         let (device, dtype) = (own.device(), own.dtype());
         let data = own.try_into_data();
-        let data = data.map_err(|error| all_reduce.unread(&error))?;
+        let data = data.map_err(|error| unread(&*all_reduce.group, &error))?;
         let sum = all_reduce.sum(data, Pass::Forward)?;
         Ok(Tensor::from_data(sum, (&device, dtype)))
     }
