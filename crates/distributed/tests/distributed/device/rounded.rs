@@ -9,7 +9,7 @@ use everburn_distributed::{
     CommunicationHookConfig, Ddp, DdpConfig, DeviceCommunicator, GradientBucket, HostCommunicator,
 };
 
-use super::ways::model;
+use super::ways::{model, numbers};
 use crate::communication_hooks::ranks::{WORLD_SIZES, bits, random};
 use crate::ranks::on_ranks;
 use crate::steps::{all_values, overlapped, small_buckets};
@@ -29,11 +29,6 @@ fn communicator(group: &ProcessGroup, hook: &str) -> HostCommunicator {
 fn tensor(values: &[f32]) -> Tensor<1> {
     let data = TensorData::new(values.to_vec(), [values.len()]);
     Tensor::from_data(data, &Device::flex())
-}
-
-fn numbers(sum: Tensor<1>) -> Vec<f32> {
-    assert_eq!(sum.dtype(), DType::F32);
-    sum.into_data().iter::<f32>().collect()
 }
 
 /// Usual numbers, those that leave the range of the type in both directions, and what is not finite.
@@ -75,7 +70,9 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
                             values,
                         };
                         bytes += on_host.reduce(bucket, &group).unwrap();
-                        let found = numbers(sum.collect().unwrap());
+                        let sum = sum.collect().unwrap();
+                        assert_eq!(sum.dtype(), DType::F32);
+                        let found = numbers(sum);
                         assert_eq!(
                             bits(&found),
                             bits(values),
@@ -122,7 +119,7 @@ fn other_types_than_f32_go_as_they_are() {
                 .collect()
                 .unwrap();
             assert_eq!(sum.dtype(), dtype);
-            assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
+            assert_eq!(numbers(sum), [3.0; 5]);
             assert_eq!(communicator.take_bytes(), Some(5 * dtype.size() as u64));
         });
     }
