@@ -42,6 +42,12 @@ pub fn rows(count: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers, [count, 4]), device)
 }
 
+/// The gradients of the mean loss over `rows`, without any other rank.
+pub fn gradients_over(model: &Branchy, rows: Tensor<2>, take_branch: bool) -> GradientsParams {
+    let loss = model.loss(rows, take_branch).mean();
+    GradientsParams::from_grads(loss.backward(), model)
+}
+
 pub fn gradient<const D: usize>(
     gradients: &GradientsParams,
     param: &Param<Tensor<D>>,
