@@ -150,6 +150,7 @@ pub mod split_backward;
 mod statistics;
 mod targets;
 mod tensor_parallel;
+mod thread_value;
 mod transformers;
 mod walking;
 
