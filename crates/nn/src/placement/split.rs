@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, ParamId};
+use burn::module::{Module, ModuleMapper, ParamId};
 use burn::prelude::*;
 
-use crate::blocks::{AnyActivation, Blocks, InBlocks};
+use crate::blocks::{AnyActivation, Blocks, InBlocks, ParameterPath, identities, typed};
 use crate::recompute::{Randomness, checkpointed_run};
 
 /// How a model is on several devices: made by [`Placement::split`](super::Placement::split), and
@@ -144,7 +144,7 @@ impl DeviceSplit {
         }
         let mut homes = HashMap::new();
         let mut homes_by_id = HashMap::new();
-        for (path, id) in identities(model) {
+        for (ParameterPath { path, .. }, id) in identities(model) {
             let users = blocks.users_of(&path).into_iter().map(|user| part_of[user]);
             let users = users.collect::<Vec<_>>();
             let Some(first) = users.first() else { continue };
@@ -246,10 +246,7 @@ impl DeviceSplit {
                 }
             };
         }
-        *activation
-            .into_any()
-            .downcast::<M::Output>()
-            .expect("the last block of a model yields the model's output")
+        typed(activation)
     }
 }
 
@@ -264,25 +261,6 @@ impl Part {
             })
         })
     }
-}
-
-/// The path and id of each parameter and buffer, in the order of the model's fields.
-fn identities<M: Module>(model: &M) -> Vec<(String, ParamId)> {
-    let mut visitor = Identities::default();
-    model.visit(&mut visitor);
-    visitor.found
-}
-
-#[derive(Default)]
-struct Identities {
-    path: Vec<String>,
-    found: Vec<(String, ParamId)>,
-}
-
-impl ModuleVisitor for Identities {
-    crate::walking! { visit each self, param => self.found.push((self.path.join("."), param.id)) }
-
-    crate::walking! { path }
 }
 
 /// Moves parameters to their homes.
