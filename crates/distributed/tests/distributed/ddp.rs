@@ -7,7 +7,7 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-use crate::models::{assert_close, gradients_over, rows};
+use crate::models::{assert_close, gradients_over, rows, values};
 use crate::ranks::on_ranks;
 use crate::steps::{all_values, assert_equal_within_rounding, start, whole};
 
@@ -65,12 +65,7 @@ fn small_buckets_change_nothing() {
                 model = optimizer.step(0.1, model, synced.gradients);
             }
             ddp.verify_replicas(&model).unwrap();
-            model
-                .weight
-                .val()
-                .into_data()
-                .try_into_vec::<f32>()
-                .unwrap()
+            values(model.weight.val())
         })
     };
     assert_eq!(train(1), train(1 << 20));
@@ -101,12 +96,7 @@ fn every_rank_starts_from_rank_zero() {
             .map(|w| (w * 0.0 + constant).detach().require_grad());
         let (_, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
         assert!(model.weight.val().is_require_grad());
-        model
-            .weight
-            .val()
-            .into_data()
-            .try_into_vec::<f32>()
-            .unwrap()
+        values(model.weight.val())
     });
     assert_eq!(weights, vec![vec![0.0; 6]; 4]);
 }
@@ -191,13 +181,7 @@ fn running_statistics_are_averaged_and_frozen_parameters_keep_their_bits() {
         let model = ddp.synchronize_buffers(model).unwrap();
         ddp.verify_replicas(&model).unwrap();
         assert_eq!(model.frozen.weight.val().into_data(), before);
-        model
-            .norm
-            .running_mean
-            .value()
-            .into_data()
-            .try_into_vec::<f32>()
-            .unwrap()
+        values(model.norm.running_mean.value())
     });
     // Momentum 0.1 of batch means 0, 3 and 6.
     for mean in ranks {

@@ -52,9 +52,11 @@ pub fn gradient<const D: usize>(
     gradients: &GradientsParams,
     param: &Param<Tensor<D>>,
 ) -> Option<Vec<f32>> {
-    gradients
-        .get::<D>(param.id)
-        .map(|g| g.into_data().try_into_vec::<f32>().unwrap())
+    gradients.get::<D>(param.id).map(values)
+}
+
+pub fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
 }
 
 #[track_caller]

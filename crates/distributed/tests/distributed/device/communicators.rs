@@ -13,8 +13,8 @@ use everburn_distributed::{
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl_fake::{FakeCluster, Fault};
 
-use super::ways::{Way, model, numbers, on_ranks};
-use crate::models::rows;
+use super::ways::{Way, model, on_ranks};
+use crate::models::{rows, values};
 use crate::steps::small_buckets;
 
 /// No test waits as long as this.
@@ -103,7 +103,7 @@ fn a_sum_is_made_of_what_the_gpu_has_written_and_read_when_it_is_made() {
         // Written after the gate, summed after that, and read after the sum.
         let sum = communicator.begin(0, numbers).unwrap();
         drop(open);
-        numbers(sum.collect().unwrap())
+        values(sum.collect().unwrap())
     });
     assert_eq!(sums, [[2.0, 1.0], [2.0, 1.0]]);
 }
@@ -175,7 +175,7 @@ fn types_are_kept_and_half_types_are_summed() {
             let numbers = Tensor::<1>::full([5], 1.5, &Device::flex()).cast(dtype);
             let sum = communicator.begin(0, numbers).unwrap().collect().unwrap();
             assert_eq!(sum.dtype(), dtype);
-            assert_eq!(numbers(sum), [3.0; 5]);
+            assert_eq!(values(sum), [3.0; 5]);
         });
         crate::ranks::on_ranks(2, |group| {
             let communicator = HostCommunicator::start(group).unwrap();
@@ -183,7 +183,7 @@ fn types_are_kept_and_half_types_are_summed() {
             let sum = communicator.begin(0, numbers).unwrap().collect().unwrap();
             communicator.settle().unwrap();
             assert_eq!(sum.dtype(), dtype);
-            assert_eq!(numbers(sum), [3.0; 5]);
+            assert_eq!(values(sum), [3.0; 5]);
         });
     }
 }
@@ -222,7 +222,7 @@ fn ranks_exchange_other_tensors_than_buckets_by_nccl() {
             let collective = |collective, own: &[f32]| {
                 let own = Tensor::<1>::from_floats(own, &Device::flex());
                 let begun = communicator.begin_collective(collective, own).unwrap();
-                numbers(begun.collect().unwrap())
+                values(begun.collect().unwrap())
             };
             let own = rank as f32;
             let all = collective(DeviceCollective::AllGather, &[own, 10.0]);
@@ -264,8 +264,8 @@ fn buckets_begin_when_they_are_collected_where_modules_exchange_within_passes() 
         }
         let within = ["all_reduce(f32[2], sum)", "all_gather(f32[2])"];
         assert_eq!(cluster.take_calls(rank), within);
-        assert_eq!(numbers(bucket.collect().unwrap()), [2.0; 3]);
-        assert_eq!(numbers(part.collect().unwrap()), [2.0; 2]);
+        assert_eq!(values(bucket.collect().unwrap()), [2.0; 3]);
+        assert_eq!(values(part.collect().unwrap()), [2.0; 2]);
         let after = ["all_reduce(f32[3], sum)", "reduce_scatter(f32[4], sum)"];
         assert_eq!(cluster.take_calls(rank), after);
     });

@@ -9,8 +9,9 @@ use everburn_distributed::{
     CommunicationHookConfig, Ddp, DdpConfig, DeviceCommunicator, GradientBucket, HostCommunicator,
 };
 
-use super::ways::{model, numbers};
+use super::ways::model;
 use crate::communication_hooks::ranks::{WORLD_SIZES, bits, random};
+use crate::models::values;
 use crate::ranks::on_ranks;
 use crate::steps::{all_values, overlapped, small_buckets};
 
@@ -63,19 +64,19 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
                         .map(|(index, values)| communicator.begin(index, tensor(values)).unwrap())
                         .collect();
                     let mut bytes = 0;
-                    for (index, (sum, values)) in begun.into_iter().zip(&mut buckets).enumerate() {
+                    for (index, (sum, own)) in begun.into_iter().zip(&mut buckets).enumerate() {
                         let bucket = GradientBucket {
                             index,
                             slots: &[],
-                            values,
+                            values: own,
                         };
                         bytes += on_host.reduce(bucket, &group).unwrap();
                         let sum = sum.collect().unwrap();
                         assert_eq!(sum.dtype(), DType::F32);
-                        let found = numbers(sum);
+                        let found = values(sum);
                         assert_eq!(
                             bits(&found),
-                            bits(values),
+                            bits(own),
                             "{hook}, {world_size} ranks, step {step}, bucket {index}"
                         );
                     }
@@ -97,7 +98,7 @@ fn a_sum_that_nobody_collects_is_forgotten_on_all_ranks() {
         let communicator = communicator(&group, "fp16");
         let begin = || communicator.begin(0, tensor(&[1.0; 100])).unwrap();
         let step = || {
-            assert_eq!(numbers(begin().collect().unwrap()), [3.0; 100]);
+            assert_eq!(values(begin().collect().unwrap()), [3.0; 100]);
             communicator.take_bytes().unwrap()
         };
         assert_eq!([step(), step()], [400, 200]);
@@ -119,7 +120,7 @@ fn other_types_than_f32_go_as_they_are() {
                 .collect()
                 .unwrap();
             assert_eq!(sum.dtype(), dtype);
-            assert_eq!(numbers(sum), [3.0; 5]);
+            assert_eq!(values(sum), [3.0; 5]);
             assert_eq!(communicator.take_bytes(), Some(5 * dtype.size() as u64));
         });
     }

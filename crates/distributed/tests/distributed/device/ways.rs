@@ -91,11 +91,6 @@ pub fn on_ranks_with<T: Send>(
     })
 }
 
-/// The numbers of a tensor, which the host reads.
-pub fn numbers(tensor: Tensor<1>) -> Vec<f32> {
-    tensor.into_data().iter::<f32>().collect()
-}
-
 /// A model of the same weights each time; tests beside this one draw from the same generator, so they are
 /// not drawn.
 pub fn model(device: &Device) -> Branchy {

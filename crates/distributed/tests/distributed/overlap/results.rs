@@ -5,7 +5,7 @@ use burn::optim::SgdConfig;
 use burn::prelude::*;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-use crate::models::{Branchy, assert_close, gradient, gradients_over, rows};
+use crate::models::{Branchy, assert_close, gradient, gradients_over, rows, values};
 use crate::ranks::on_ranks;
 use crate::steps::{
     all_values, assert_branch_is_averaged, assert_clipped, assert_equal_within_rounding,
@@ -217,14 +217,7 @@ fn tied_weights_learn_as_one_parameter() {
                 model = ddp.tie(optimizer.step(0.1, model, synced.gradients));
             }
             ddp.verify_replicas(&model).unwrap();
-            let both = [0, 1].map(|layer: usize| -> Vec<f32> {
-                model[layer]
-                    .weight
-                    .val()
-                    .into_data()
-                    .try_into_vec()
-                    .unwrap()
-            });
+            let both = [0, 1].map(|layer: usize| values(model[layer].weight.val()));
             assert_eq!(both[0], both[1], "both places hold what was learnt");
             both[0].clone()
         });
