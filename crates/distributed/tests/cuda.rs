@@ -9,8 +9,8 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
     CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective, DeviceCommunicator,
-    DeviceMemory, GradientBucket, HostCommunicator, ModuleRanks, NcclCommunicator, NcclWait,
-    ParameterShards, ShardStage, cuda_index, kernel_timer, share_of,
+    DeviceMemory, DeviceName, GradientBucket, HostCommunicator, ModuleRanks, NcclCommunicator,
+    NcclWait, ParameterShards, ShardStage, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclBackend, gpus};
 use everburn_nn::StatisticsGroup;
@@ -277,7 +277,8 @@ fn gradients_are_clipped_on_the_gpu() {
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn memory_that_is_lent_comes_back_as_the_same_tensor() {
     let device = Device::cuda(0);
-    assert_eq!(cuda_index(&device.clone().autodiff()), Some(0));
+    let name = DeviceName::of(&device.clone().autodiff());
+    assert_eq!(name, Some(DeviceName::Cuda(0)));
     let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
     let data = TensorData::new(numbers, [1000]);
     let numbers = Tensor::<1>::from_data(data, &device);
