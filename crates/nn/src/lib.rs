@@ -194,3 +194,4 @@ pub use tensor_parallel::{
     ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,
     TensorShard, forget_shards, parameter_shards, planned_shards, tensor_parallel,
 };
+pub use walking::TiedParameters;

@@ -1,6 +1,5 @@
 //! A placement checked against a model: what is moved, and when.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -10,6 +9,7 @@ use burn::prelude::*;
 
 use crate::blocks::{AnyActivation, Blocks, InBlocks, ParameterPath, identities, typed};
 use crate::recompute::{Randomness, checkpointed_run};
+use crate::walking::TiedParameters;
 
 /// How a model is on several devices: made by [`Placement::split`](super::Placement::split), and
 /// good for every copy of the model, with or without autodiff.
@@ -204,7 +204,7 @@ impl DeviceSplit {
         model.map(&mut Placing {
             split: self,
             path: Vec::new(),
-            placed: HashMap::new(),
+            placed: TiedParameters::default(),
         })
     }
 
@@ -267,25 +267,20 @@ impl Part {
 struct Placing<'a> {
     split: &'a DeviceSplit,
     path: Vec<String>,
-    /// `Param<Tensor<..>>` by its id: each is moved once.
-    placed: HashMap<ParamId, Box<dyn Any>>,
+    /// Each is moved once.
+    placed: TiedParameters,
 }
 
 impl Placing<'_> {
     fn place<P: Module + 'static>(&mut self, id: ParamId, param: P) -> P {
-        let known = self
-            .placed
-            .get(&id)
-            .and_then(|known| known.downcast_ref::<P>());
-        if let Some(known) = known {
-            return known.clone();
+        if let Some(placed) = self.placed.get(id) {
+            return placed;
         }
         let placed = match self.split.homes.get(&self.path.join(".")) {
             Some(home) => param.fork(&self.split.parts[*home].device),
             None => param,
         };
-        self.placed.insert(id, Box::new(placed.clone()));
-        placed
+        self.placed.keep(id, placed)
     }
 }
 
