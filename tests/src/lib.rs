@@ -9,7 +9,7 @@
 //! - [`AssertContains`] demands parts of a text, [`assert_matches`] a pattern of a value;
 //! - [`Etcd`] is an etcd of three members, which can be killed one by one;
 //! - [`HttpServer`] answers requests as a test decides;
-//! - [`Meeting`] is where the threads of a test meet;
+//! - [`in_parallel`] runs the ranks of a test as threads, and [`Meeting`] is where they meet;
 //! - [`Run`] reads the run directory;
 //! - [`Siege`] is what a process without the job's secret could do to it;
 //! - [`Talker`] is a process whose lines a test reads;
@@ -35,6 +35,7 @@ mod stranger;
 mod talker;
 pub mod tar;
 mod terminal;
+mod threads;
 mod wait;
 
 pub use contains::{AssertContains, lookup};
@@ -50,4 +51,5 @@ pub use skip::{data_folder, skip, skip_missing};
 pub use stranger::{Attack, Siege};
 pub use talker::Talker;
 pub use terminal::Terminal;
+pub use threads::in_parallel;
 pub use wait::{DEADLINE, ORPHAN_DEADLINE, holds_within};

@@ -11,10 +11,10 @@ use crate::error::DdpError;
 use crate::sharding::ShardStage;
 
 /// The size of a bucket unless another is given: 25 MiB, as in PyTorch.
-pub const DEFAULT_BUCKET_BYTES: usize = 25 * 1024 * 1024;
+const DEFAULT_BUCKET_BYTES: usize = 25 * 1024 * 1024;
 
 /// The size of the first bucket unless another is given: 1 MiB, as in PyTorch.
-pub const DEFAULT_FIRST_BUCKET_BYTES: usize = 1024 * 1024;
+const DEFAULT_FIRST_BUCKET_BYTES: usize = 1024 * 1024;
 
 /// What is done with running statistics (batch norm's, say), which replicas compute from different
 /// samples.

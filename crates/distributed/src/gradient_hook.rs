@@ -11,7 +11,6 @@
 //! uses of the parameter are deeper than its hook, and earlier operations are not: the backward pass reaches the hook
 //! between the two.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -29,7 +28,7 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::DType;
 use everburn_collectives::sync::lock;
-use everburn_nn::ParameterSource;
+use everburn_nn::{ParameterSource, TiedParameters};
 use everburn_profile::{Pass, Recorder};
 
 use crate::gradient::Gradient;
@@ -246,7 +245,7 @@ pub(crate) fn with_hooks<M: Module>(
         sink,
         recorder,
         anchors: Arc::new(Mutex::new(DepthAnchors::new())),
-        watched: HashMap::new(),
+        watched: TiedParameters::default(),
         pass,
     };
     let watched = model.clone().map(&mut add_hooks);
@@ -264,8 +263,7 @@ struct AddHooks<'a> {
     sink: &'a Arc<dyn GradientSink>,
     recorder: Option<&'a Recorder>,
     anchors: Arc<Mutex<DepthAnchors>>,
-    /// `Param<Tensor<D>>` by its id.
-    watched: HashMap<ParamId, Box<dyn Any>>,
+    watched: TiedParameters,
     pass: Option<&'a Arc<sharding::Pass>>,
 }
 
@@ -274,9 +272,8 @@ impl ModuleMapper for AddHooks<'_> {
         let Some(index) = self.indices.get(&param.id).copied() else {
             return param;
         };
-        let known = self.watched.get(&param.id);
-        if let Some(known) = known.and_then(|known| known.downcast_ref::<Param<Tensor<D>>>()) {
-            return known.clone();
+        if let Some(watched) = self.watched.get(param.id) {
+            return watched;
         }
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         let (sink, anchors) = (self.sink.clone(), self.anchors.clone());
@@ -305,18 +302,15 @@ impl ModuleMapper for AddHooks<'_> {
                 let attached = <Dispatch as HookOperations>::attach(place, numbers);
                 Tensor::from_dispatch(attached)
             };
-            let watched: Param<Tensor<D>> =
-                Param::uninitialized(id, attach_at_first_use, device, true, shape);
-            self.watched.insert(id, Box::new(watched.clone()));
-            return watched;
+            let watched = Param::uninitialized(id, attach_at_first_use, device, true, shape);
+            return self.watched.keep(id, watched);
         }
         let hook_at_first_use = move |_: &Device, _: bool| {
             let hook = reached();
             lock(&anchors).hook(param.val(), hook)
         };
         let watched = Param::uninitialized(id, hook_at_first_use, device, true, shape);
-        self.watched.insert(id, Box::new(watched.clone()));
-        watched
+        self.watched.keep(id, watched)
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use burn::tensor::{DType, TensorData, bf16, f16};
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 
+use crate::communication_hook::sum_over_ranks;
 use crate::virtual_ranks::VirtualRanks;
 
 /// Numbers of one type, flat.
@@ -264,11 +265,7 @@ impl HostBuffer {
         range: Range<usize>,
         group: &ProcessGroup,
     ) -> Result<u64, CollectiveError> {
-        each_type!(self, values => {
-            let values = &mut values[range];
-            group.all_reduce_in_place(values, ReduceOp::Sum)?;
-            Ok(size_of_val(values) as u64)
-        })
+        each_type!(self, values => sum_over_ranks(group, &mut values[range]))
     }
 
     /// The elements, if they are f32.

@@ -105,18 +105,17 @@ pub use batch_norm::synchronize_batch_norms;
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
 pub use buffers::Buffers;
 pub use communication_hook::{
-    AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, DEFAULT_START_AFTER, Fp16,
-    GradientBucket, ParameterSlot, PowerSgd,
+    AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, Fp16, GradientBucket,
+    ParameterSlot, PowerSgd,
 };
-pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, DdpConfig};
+pub use config::{BufferSync, DdpConfig};
 pub use ddp::Ddp;
 #[cfg(any(feature = "cuda", feature = "rocm"))]
 pub use device::CubeMemory;
 pub use device::{
     Abilities, Choice, Connector, DeviceCollective, DeviceCommunicator, DeviceMemory, DeviceName,
     DeviceUnavailable, GpuDescription, GradientBackend, HostCommunicator, Lent, NcclCommunicator,
-    NcclWait, PendingTensor, UnknownDevice, cuda_index, describe_gpu, gpu_names, is_gpu,
-    kernel_timer,
+    NcclWait, PendingTensor, UnknownDevice, describe_gpu, gpu_names, is_gpu, kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;

@@ -4,11 +4,9 @@ mod ahead;
 mod assembly;
 mod augment;
 mod error;
-mod plain;
 mod weigh;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
@@ -114,8 +112,6 @@ pub struct DistributedLoader<I, B> {
     prefetch: Prefetch,
     /// Called when a thread assembles a batch.
     recorder: Option<Recorder>,
-    /// Only for [`DataLoader::iter`], which gets no epoch.
-    iterations: Arc<AtomicUsize>,
 }
 
 impl<I, B> Clone for DistributedLoader<I, B> {
@@ -124,7 +120,6 @@ impl<I, B> Clone for DistributedLoader<I, B> {
             assembly: self.assembly.clone(),
             prefetch: self.prefetch,
             recorder: self.recorder.clone(),
-            iterations: self.iterations.clone(),
         }
     }
 }
@@ -157,44 +152,30 @@ impl<I, B> DistributedLoader<I, B> {
             },
             prefetch: Prefetch::default(),
             recorder: None,
-            iterations: Arc::new(AtomicUsize::new(0)),
-        }
-    }
-
-    fn map_assembly(self, map: impl FnOnce(Assembly<I, B>) -> Assembly<I, B>) -> Self {
-        Self {
-            assembly: map(self.assembly),
-            ..self
         }
     }
 
     /// The same loader with each share cut into `count` micro-batches, as even as can be, or as
     /// many as the share has samples.
     #[must_use]
-    pub fn in_micro_batches(self, count: usize) -> Self {
-        self.map_assembly(|assembly| Assembly {
-            micro_batches: count.max(1),
-            ..assembly
-        })
+    pub fn in_micro_batches(mut self, count: usize) -> Self {
+        self.assembly.micro_batches = count.max(1);
+        self
     }
 
     /// The same loader with samples that are changed by `augment`, anew in each epoch. Threads that read ahead call it.
     #[must_use]
-    pub fn augmenting(self, seed: u64, augment: Augment<I>) -> Self {
-        self.map_assembly(|assembly| Assembly {
-            augmentation: Some(Augmentation { seed, augment }),
-            ..assembly
-        })
+    pub fn augmenting(mut self, seed: u64, augment: Augment<I>) -> Self {
+        self.assembly.augmentation = Some(Augmentation { seed, augment });
+        self
     }
 
     /// The same loader with samples of unequal weight, as that of texts of which each has its own number of tokens to
     /// predict: see [`Weigh`].
     #[must_use]
-    pub fn weighing(self, weigh: Weigh<I>) -> Self {
-        self.map_assembly(|assembly| Assembly {
-            weigh: Some(weigh),
-            ..assembly
-        })
+    pub fn weighing(mut self, weigh: Weigh<I>) -> Self {
+        self.assembly.weigh = Some(weigh);
+        self
     }
 
     /// Whether samples have weights of their own.
@@ -222,12 +203,9 @@ impl<I, B> DistributedLoader<I, B> {
     ///
     /// # Errors
     /// As [`DistributedSampler::on_rank`].
-    pub fn on_rank(self, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
-        let sampler = self.sampler().clone().on_rank(rank, world_size)?;
-        Ok(self.map_assembly(|assembly| Assembly {
-            sampler,
-            ..assembly
-        }))
+    pub fn on_rank(mut self, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
+        self.assembly.sampler = self.assembly.sampler.on_rank(rank, world_size)?;
+        Ok(self)
     }
 
     /// The loader of the same rank, where ranks share each global batch in proportion to `weights`: see
@@ -236,18 +214,16 @@ impl<I, B> DistributedLoader<I, B> {
     ///
     /// # Errors
     /// As [`DistributedSampler::balanced`].
-    pub fn balanced(self, weights: RankWeights) -> Result<Self, SamplerError> {
-        let sampler = self.sampler().clone().balanced(weights)?;
-        Ok(self.map_assembly(|assembly| Assembly {
-            sampler,
-            ..assembly
-        }))
+    pub fn balanced(mut self, weights: RankWeights) -> Result<Self, SamplerError> {
+        self.assembly.sampler = self.assembly.sampler.balanced(weights)?;
+        Ok(self)
     }
 
     /// The same loader, whose batches are put on `device`.
     #[must_use]
-    pub fn on_device(self, device: Device) -> Self {
-        self.map_assembly(|assembly| Assembly { device, ..assembly })
+    pub fn on_device(mut self, device: Device) -> Self {
+        self.assembly.device = device;
+        self
     }
 
     /// The samples.

@@ -54,13 +54,8 @@ impl ModuleRanks {
     /// # Errors
     /// [`DdpError::Collective`] if the ranks cannot make a sub-group.
     pub fn within(group: &ProcessGroup, whole: &ProcessGroup) -> Result<Self, DdpError> {
-        let all = (0..group.world_size()).collect::<Vec<_>>();
-        let own = group
-            .subgroup(&all)?
-            .expect("a group of all ranks has this one")
-            .named("layers");
         Ok(Self {
-            own,
+            own: group.duplicate("layers")?,
             whole: whole.clone(),
             on_device: None,
         })
@@ -87,11 +82,6 @@ impl ModuleRanks {
 
     fn checked(&self, outcome: Result<(), CollectiveError>) -> Result<(), SyncError> {
         outcome.map_err(|error| failed(&self.whole, &error.into()))
-    }
-
-    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
-        let on_device = self.on_device.as_ref();
-        on_device.map(|on_device| on_device as &dyn DeviceAllReduce)
     }
 }
 
@@ -139,7 +129,8 @@ impl StatisticsGroup for ModuleRanks {
     }
 
     fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
-        Self::on_device(self)
+        let on_device = self.on_device.as_ref();
+        on_device.map(|on_device| on_device as &dyn DeviceAllReduce)
     }
 
     fn abort(&self, reason: &str) {
@@ -149,24 +140,12 @@ impl StatisticsGroup for ModuleRanks {
 }
 
 impl TensorGroup for ModuleRanks {
-    fn world_size(&self) -> usize {
-        self.own.world_size()
-    }
-
     fn rank(&self) -> usize {
         self.own.rank()
     }
 
     fn all_reduce_sum_f32(&self, values: &mut [f32]) -> Result<(), SyncError> {
         self.checked(self.own.all_reduce_in_place(values, ReduceOp::Sum))
-    }
-
-    fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
-        Self::on_device(self)
-    }
-
-    fn abort(&self, reason: &str) {
-        StatisticsGroup::abort(self, reason);
     }
 }
 

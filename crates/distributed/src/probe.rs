@@ -85,13 +85,13 @@ impl Probe {
     /// [`Probe::gradients`].
     pub fn with_hooks<M: Module>(&self, model: &M) -> M {
         let sink: Arc<dyn GradientSink> = self.kept.clone();
-        let (numbers, recorder) = (self.shared.numbers(), self.shared.recorder());
+        let (numbers, recorder) = (&self.shared.numbers, self.shared.recorder());
         with_hooks(model, numbers, &sink, recorder, None).0
     }
 
     /// The gradients of the pass, of the parameters of `model`, of which the watched copy was made.
     pub fn gradients<M: Module>(self, model: &M) -> GradientsParams {
-        let parameters = self.shared.parameters();
+        let parameters = &self.shared.parameters;
         let kept = std::mem::take(&mut *lock(&self.kept.0)).into_iter();
         let kept = kept.map(|(number, gradient)| (parameters[number].id, gradient));
         take_for_parameters(model, &mut kept.collect(), |gradient, _| gradient)

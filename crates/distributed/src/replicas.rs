@@ -1,12 +1,12 @@
 //! Reading, comparing and replacing all tensors of a module.
 
-use std::any::Any;
 use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{Bool, Int, TensorData};
 use everburn_collectives::group::ProcessGroup;
+use everburn_nn::TiedParameters;
 use sha2::{Digest, Sha256};
 
 use crate::error::DdpError;
@@ -114,7 +114,7 @@ pub(crate) fn replace_some<M: Module>(model: M, values: HashMap<usize, TensorDat
     model.map(&mut Writer {
         values,
         position: 0,
-        known: HashMap::new(),
+        known: TiedParameters::default(),
     })
 }
 
@@ -277,8 +277,7 @@ impl ModuleVisitor for Reader<'_> {
 struct Writer {
     values: HashMap<usize, TensorData>,
     position: usize,
-    /// `Param<Tensor<D>>` of the trainable parameters so far: tied weights stay one tensor.
-    known: HashMap<ParamId, Box<dyn Any>>,
+    known: TiedParameters,
 }
 
 impl Writer {
@@ -292,9 +291,8 @@ impl Writer {
 impl ModuleMapper for Writer {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let data = self.next();
-        let known = self.known.get(&param.id);
-        if let Some(known) = known.and_then(|known| known.downcast_ref::<Param<Tensor<D>>>()) {
-            return known.clone();
+        if let Some(known) = self.known.get(param.id) {
+            return known;
         }
         let id = param.id;
         let param = match data {
@@ -305,8 +303,7 @@ impl ModuleMapper for Writer {
                     .set_require_grad(old.is_require_grad())
             }),
         };
-        self.known.insert(id, Box::new(param.clone()));
-        param
+        self.known.keep(id, param)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {

@@ -36,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) limits: BucketLimits,
     /// In order of registration.
     pub(crate) parameters: Vec<BucketEntry>,
+    /// The number of each parameter.
     pub(crate) numbers: HashMap<ParamId, usize>,
     /// The model holds a parameter more than once.
     pub(crate) tied: bool,
@@ -96,23 +97,6 @@ impl Shared {
             Some(parameter) => Err(DdpError::Untied { parameter }),
             None => Ok(()),
         }
-    }
-
-    pub(crate) fn parameters(&self) -> &[BucketEntry] {
-        &self.parameters
-    }
-
-    /// The number of each parameter.
-    pub(crate) fn numbers(&self) -> &HashMap<ParamId, usize> {
-        &self.numbers
-    }
-
-    pub(crate) fn config(&self) -> &DdpConfig {
-        &self.config
-    }
-
-    pub(crate) fn reducer(&self) -> Option<&Reducer> {
-        self.reducer.as_ref()
     }
 
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
@@ -268,6 +252,12 @@ impl Shared {
             Some(own) => self.compare_used(known, own).map(|()| known.clone()),
             None => Ok(known.clone()),
         }
+    }
+
+    /// The error of the parameter with this number, whose gradient cannot be read.
+    pub(crate) fn unread(&self, number: usize, reason: String) -> DdpError {
+        let parameter = self.parameters[number].path.clone();
+        DdpError::Read { parameter, reason }
     }
 
     /// How `model` differs from the one that [`crate::Ddp::new`] was given.

@@ -86,9 +86,9 @@ impl Synchronization {
     fn open(ddp: &Ddp, samples: usize, medium: &Medium) -> Result<Self, DdpError> {
         let shared = ddp.shared();
         let plan = shared.take_plan()?;
-        let parameters = shared.parameters().len();
+        let parameters = shared.parameters.len();
         let contents = match medium {
-            Medium::Host if shared.config().shards_gradients() => {
+            Medium::Host if shared.config.shards_gradients() => {
                 let tracker = shared.gradient_buckets.clone();
                 Contents::Scatter(ScatterBuckets::new(&plan, shared.shard_layout(), tracker))
             }
@@ -105,9 +105,9 @@ impl Synchronization {
             } => {
                 let buckets = plan.buckets().len();
                 let (device, communicator) = (device.clone(), communicator.clone());
-                let clips = shared.config().max_gradient_norm.is_some();
+                let clips = shared.config.max_gradient_norm.is_some();
                 let new = DeviceBuckets::new(device, communicator, clips, buckets, parameters);
-                Contents::Device(match shared.config().shards_gradients() {
+                Contents::Device(match shared.config.shards_gradients() {
                     true => new.scattered(shared.shard_layout(), shared.gradient_buckets.clone()),
                     false => new,
                 })
@@ -115,7 +115,7 @@ impl Synchronization {
         };
         let (sender, reports) = mpsc::channel();
         let share = Share::default();
-        let expected = match shared.reducer() {
+        let expected = match &shared.reducer {
             Some(reducer) => reducer.submit(Job::Samples(samples, share.clone()), &sender),
             None => {
                 // A rank that is alone has all the samples.
@@ -199,7 +199,7 @@ impl Synchronization {
     fn stand_in<M: Module>(&self, model: &M, sharded: Option<&ShardedPass>) -> M {
         let model = everburn_nn::without_samples(model.clone());
         let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
-        let numbers = self.ddp.shared().numbers();
+        let numbers = &self.ddp.shared().numbers;
         with_hooks(
             &model,
             numbers,
@@ -213,9 +213,9 @@ impl Synchronization {
     fn hooked<M: Module>(&self, model: &M, pass: BackwardPass, sharded: Option<&ShardedPass>) -> M {
         let shared = self.ddp.shared();
         let sink: Arc<dyn GradientSink> = Arc::new(pass);
-        let (numbers, sharded) = (shared.numbers(), sharded.map(|sharded| &sharded.pass));
+        let (numbers, sharded) = (&shared.numbers, sharded.map(|sharded| &sharded.pass));
         let (watched, found) = with_hooks(model, numbers, &sink, shared.recorder(), sharded);
-        if found != shared.parameters().len() {
+        if found != shared.parameters.len() {
             lock(&self.step).refuse(shared.other_model(model));
         }
         watched
@@ -305,13 +305,13 @@ impl Synchronization {
             ready: vec![None; used.len()],
             used,
             spent: host.take_spent(),
-            with_flags: reduces_used && shared.reducer().is_some(),
+            with_flags: reduces_used && shared.reducer.is_some(),
             samples,
             plan,
             communication: Communication::default(),
         };
         let mut order = Vec::new();
-        match shared.reducer() {
+        match &shared.reducer {
             None => {
                 let buffers = host.filling.iter_mut().map(|bucket| bucket.buffer.take());
                 summed.buffers = buffers.collect();
@@ -376,7 +376,7 @@ impl Synchronization {
 
     fn abort(&self, reason: &str) {
         let shared = self.ddp.shared();
-        if let Some(reducer) = shared.reducer() {
+        if let Some(reducer) = &shared.reducer {
             reducer.abort(reason);
         }
         if let Some(communicator) = shared.communicator() {

@@ -8,11 +8,5 @@ pub(crate) fn on_ranks<T: Send>(
     work: impl Fn(ProcessGroup) -> T + Sync,
 ) -> Vec<T> {
     let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-    let work = &work;
-    std::thread::scope(|scope| {
-        let ranks = groups.into_iter();
-        let ranks = ranks.map(|group| scope.spawn(move || work(group)));
-        let ranks = ranks.collect::<Vec<_>>();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
+    everburn_tests::in_parallel(groups, work)
 }

@@ -1,12 +1,9 @@
 //! Tied parameters: one parameter in several places of a model.
 
-use std::any::Any;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::tensor::TensorData;
+use everburn_nn::TiedParameters;
 
 use crate::error::DdpError;
 
@@ -14,7 +11,7 @@ use crate::error::DdpError;
 pub(crate) fn untied<M: Module>(model: &M) -> Result<Option<String>, DdpError> {
     let mut places = Places {
         path: Vec::new(),
-        first: HashMap::new(),
+        first: TiedParameters::default(),
         found: Ok(None),
     };
     model.visit(&mut places);
@@ -23,8 +20,8 @@ pub(crate) fn untied<M: Module>(model: &M) -> Result<Option<String>, DdpError> {
 
 struct Places {
     path: Vec<String>,
-    /// `Param<Tensor<D>>` of the first place of each parameter.
-    first: HashMap<ParamId, Box<dyn Any>>,
+    /// Each parameter as its first place has it.
+    first: TiedParameters,
     found: Result<Option<String>, DdpError>,
 }
 
@@ -37,12 +34,12 @@ impl Places {
         })
     }
 
-    fn differs<const D: usize>(&self, param: &Param<Tensor<D>>) -> Result<bool, DdpError> {
-        let first = self.first.get(&param.id);
-        match first.and_then(|first| first.downcast_ref::<Param<Tensor<D>>>()) {
-            Some(first) => Ok(self.read(first)?.as_bytes() != self.read(param)?.as_bytes()),
-            None => Ok(false),
-        }
+    fn differ<const D: usize>(
+        &self,
+        first: &Param<Tensor<D>>,
+        param: &Param<Tensor<D>>,
+    ) -> Result<bool, DdpError> {
+        Ok(self.read(first)?.as_bytes() != self.read(param)?.as_bytes())
     }
 }
 
@@ -53,12 +50,11 @@ impl ModuleVisitor for Places {
         if !matches!(self.found, Ok(None)) {
             return;
         }
-        if let Entry::Vacant(first) = self.first.entry(param.id) {
-            first.insert(Box::new(param.clone()));
+        let Some(first) = self.first.get(param.id) else {
+            self.first.keep(param.id, param.clone());
             return;
-        }
-        self.found = self
-            .differs(param)
-            .map(|differs| differs.then(|| self.path.join(".")));
+        };
+        let differ = self.differ(&first, param);
+        self.found = differ.map(|differ| differ.then(|| self.path.join(".")));
     }
 }

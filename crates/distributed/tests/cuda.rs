@@ -9,11 +9,12 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{
     CommunicationHookConfig, CubeMemory, Ddp, DdpConfig, DeviceCollective, DeviceCommunicator,
-    DeviceMemory, GradientBucket, HostCommunicator, ModuleRanks, NcclCommunicator, NcclWait,
-    ParameterShards, ShardStage, cuda_index, kernel_timer, share_of,
+    DeviceMemory, DeviceName, GradientBucket, HostCommunicator, ModuleRanks, NcclCommunicator,
+    NcclWait, ParameterShards, ShardStage, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclBackend, gpus};
 use everburn_nn::StatisticsGroup;
+use everburn_tests::in_parallel;
 
 /// How far apart sums in another order may be.
 const TOLERANCE: f32 = 1e-4;
@@ -93,35 +94,29 @@ fn on_gpus(
     let library = Library::load().map(Arc::new);
     let groups = ProcessGroup::over_threads(devices.len(), GroupOptions::default());
     let model = Mlp::new(&Device::flex());
-    std::thread::scope(|scope| {
-        for (group, number) in groups.into_iter().zip(devices) {
-            let (library, work) = (&library, &work);
-            let model = model.clone();
-            scope.spawn(move || {
-                let device = Device::cuda(*number).autodiff();
-                let ranks: Vec<usize> = (0..group.world_size()).collect();
-                let communicator: Arc<dyn DeviceCommunicator> = match way {
-                    Way::Staged => {
-                        let own = group.subgroup(&ranks).unwrap().unwrap();
-                        Arc::new(HostCommunicator::start(own).unwrap())
-                    }
-                    Way::Nccl | Way::NcclAndHostWaits => {
-                        let library = library.as_ref().unwrap_or_else(|error| panic!("{error}"));
-                        let waits = match way {
-                            Way::Nccl => NcclWait::Device,
-                            _ => NcclWait::Host,
-                        };
-                        let backend = NcclBackend::connect(library.on_gpu(*number), &group);
-                        let memory = Arc::new(CubeMemory);
-                        Arc::new(NcclCommunicator::new(backend.unwrap(), memory, waits))
-                    }
+    let ranks = groups.into_iter().zip(devices);
+    let ranks = ranks.map(|(group, number)| (group, *number, model.clone()));
+    in_parallel(ranks, |(group, number, model)| {
+        let device = Device::cuda(number).autodiff();
+        let communicator: Arc<dyn DeviceCommunicator> = match way {
+            Way::Staged => {
+                let own = group.duplicate("gradients").unwrap();
+                Arc::new(HostCommunicator::start(own).unwrap())
+            }
+            Way::Nccl | Way::NcclAndHostWaits => {
+                let library = library.as_ref().unwrap_or_else(|error| panic!("{error}"));
+                let waits = match way {
+                    Way::Nccl => NcclWait::Device,
+                    _ => NcclWait::Host,
                 };
-                let model = model.fork(&device);
-                let (ddp, model) =
-                    Ddp::with_communicator(model, group, config, communicator).unwrap();
-                work(ddp, model, &device);
-            });
-        }
+                let backend = NcclBackend::connect(library.on_gpu(number), &group);
+                let memory = Arc::new(CubeMemory);
+                Arc::new(NcclCommunicator::new(backend.unwrap(), memory, waits))
+            }
+        };
+        let model = model.fork(&device);
+        let (ddp, model) = Ddp::with_communicator(model, group, config, communicator).unwrap();
+        work(ddp, model, &device);
     });
 }
 
@@ -242,30 +237,26 @@ fn ranks_that_share_a_gpu_go_through_host_memory() {
 fn a_bucket_that_the_gpu_rounds_has_the_bits_of_the_hook() {
     for hook in [CommunicationHookConfig::Fp16, CommunicationHookConfig::Bf16] {
         let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-        std::thread::scope(|scope| {
-            for group in groups {
-                scope.spawn(move || {
-                    let own = group.subgroup(&[0, 1]).unwrap().unwrap();
-                    let communicator = HostCommunicator::with_hook(own, hook).unwrap();
-                    let mut on_host = hook.build();
-                    let seed = 7919 + 104 * group.rank();
-                    for scale in [1e-3, 1e-3, 1e-3, 1e9, 1e-9, 1e-9] {
-                        let number = |i: usize| ((i * seed % 10_007) as f32 - 5003.0) * scale;
-                        let mut values: Vec<f32> = (0..10_000).map(number).collect();
-                        let data = TensorData::new(values.clone(), [values.len()]);
-                        let numbers = Tensor::<1>::from_data(data, &Device::cuda(0));
-                        let sum = communicator.begin(0, numbers).unwrap().collect().unwrap();
-                        let bucket = GradientBucket {
-                            index: 0,
-                            slots: &[],
-                            values: &mut values,
-                        };
-                        let bytes = on_host.reduce(bucket, &group).unwrap();
-                        assert_eq!(communicator.take_bytes(), Some(bytes), "{hook} {scale}");
-                        let found: Vec<f32> = sum.into_data().iter().collect();
-                        assert_eq!(found, values, "{hook} {scale}");
-                    }
-                });
+        in_parallel(groups, |group| {
+            let own = group.duplicate("gradients").unwrap();
+            let communicator = HostCommunicator::with_hook(own, hook).unwrap();
+            let mut on_host = hook.build();
+            let seed = 7919 + 104 * group.rank();
+            for scale in [1e-3, 1e-3, 1e-3, 1e9, 1e-9, 1e-9] {
+                let number = |i: usize| ((i * seed % 10_007) as f32 - 5003.0) * scale;
+                let mut values: Vec<f32> = (0..10_000).map(number).collect();
+                let data = TensorData::new(values.clone(), [values.len()]);
+                let numbers = Tensor::<1>::from_data(data, &Device::cuda(0));
+                let sum = communicator.begin(0, numbers).unwrap().collect().unwrap();
+                let bucket = GradientBucket {
+                    index: 0,
+                    slots: &[],
+                    values: &mut values,
+                };
+                let bytes = on_host.reduce(bucket, &group).unwrap();
+                assert_eq!(communicator.take_bytes(), Some(bytes), "{hook} {scale}");
+                let found: Vec<f32> = sum.into_data().iter().collect();
+                assert_eq!(found, values, "{hook} {scale}");
             }
         });
     }
@@ -286,7 +277,8 @@ fn gradients_are_clipped_on_the_gpu() {
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn memory_that_is_lent_comes_back_as_the_same_tensor() {
     let device = Device::cuda(0);
-    assert_eq!(cuda_index(&device.clone().autodiff()), Some(0));
+    let name = DeviceName::of(&device.clone().autodiff());
+    assert_eq!(name, Some(DeviceName::Cuda(0)));
     let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
     let data = TensorData::new(numbers, [1000]);
     let numbers = Tensor::<1>::from_data(data, &device);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use everburn_collectives::group::{CollectiveError, DType, GroupOptions, ProcessGroup, ReduceOp};
 use everburn_nccl::{DeviceBuffer, GpuMemory, GpuSensor, Library, NcclBackend, Work, gpus};
 use everburn_nccl_fake::Number;
+use everburn_tests::in_parallel;
 use half::{bf16, f16};
 
 const GENEROUS: Duration = Duration::from_secs(60);
@@ -49,22 +50,11 @@ fn on_ranks<R: Send>(
         timeout: Some(timeout),
         ..GroupOptions::default()
     };
-    std::thread::scope(|scope| {
-        let (body, library) = (&body, &library);
-        let run = move |group: ProcessGroup| {
-            let rank = group.rank();
-            let connected = NcclBackend::connect(library.on_gpu(rank), &group);
-            drop(group);
-            body(connected.unwrap_or_else(|error| panic!("{error}")), rank)
-        };
-        let groups = ProcessGroup::over_threads(size, options).into_iter();
-        let threads: Vec<_> = groups
-            .map(|group| scope.spawn(move || run(group)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+    in_parallel(ProcessGroup::over_threads(size, options), |group| {
+        let rank = group.rank();
+        let connected = NcclBackend::connect(library.on_gpu(rank), &group);
+        drop(group);
+        body(connected.unwrap_or_else(|error| panic!("{error}")), rank)
     })
 }
 

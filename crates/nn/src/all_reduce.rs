@@ -37,7 +37,8 @@ pub fn all_reduce_sum<const D: usize>(
 ) -> Result<Tensor<D>, SyncError> {
     let own = tensor.clone().without_autodiff();
     let (device, dtype) = (own.device(), own.dtype());
-    let data = own.try_into_data().map_err(|error| unread(group, &error))?;
+    let data = own.try_into_data();
+    let data = data.map_err(|error| unread(&**group, &error))?;
     let sum = Tensor::<D>::from_data(sum_of_data(&data, dtype, group)?, (&device, dtype));
     Ok(Tensor::from_dispatch(
         <Dispatch as RankOps>::summed_over_ranks(
@@ -59,7 +60,7 @@ fn sum_of_data(
 }
 
 /// A device's error, of which the other ranks are notified: they wait for this one.
-pub(crate) fn unread(group: &Arc<dyn StatisticsGroup>, error: &dyn std::fmt::Display) -> SyncError {
+pub(crate) fn unread(group: &dyn StatisticsGroup, error: &dyn std::fmt::Display) -> SyncError {
     let error = SyncError::Read {
         reason: error.to_string(),
     };
@@ -72,7 +73,7 @@ pub(crate) fn read<B: Backend>(
     tensor: FloatTensor<B>,
     group: &Arc<dyn StatisticsGroup>,
 ) -> Result<TensorData, SyncError> {
-    read_sync(B::float_into_data(tensor)).map_err(|error| unread(group, &error))
+    read_sync(B::float_into_data(tensor)).map_err(|error| unread(&**group, &error))
 }
 
 /// Values in host memory, as a backend's tensor of the given shape.

@@ -3,7 +3,6 @@
 mod module;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use burn::backend::Dispatch;
 use burn::config::Config;
@@ -12,7 +11,7 @@ use burn::nn as burns;
 use burn::prelude::*;
 use burn::tensor::{DType, assert_shape};
 
-use crate::checked_all_reduce::LayerCall;
+use crate::checked_all_reduce::{LayerCall, LayerPlace};
 use crate::device_statistics::DeviceStatistics;
 use crate::group::{DeviceAllReduce, StatisticsGroup};
 use crate::layers::{batch_norm, batch_norm_train};
@@ -120,10 +119,7 @@ pub struct BatchNorm {
 #[derive(Debug, Clone)]
 pub(crate) struct Membership {
     pub(crate) group: Arc<dyn StatisticsGroup>,
-    /// The layer's number in the model, the same on all ranks.
-    pub(crate) layer: u32,
-    /// How often the layer has run, counted over all its clones.
-    calls: Arc<AtomicU32>,
+    place: LayerPlace,
     /// Whether this rank's input counts.
     pub(crate) has_samples: bool,
 }
@@ -132,8 +128,7 @@ impl Membership {
     pub(crate) fn new(group: Arc<dyn StatisticsGroup>, layer: u32) -> Self {
         Self {
             group,
-            layer,
-            calls: Arc::default(),
+            place: LayerPlace::new(layer),
             has_samples: true,
         }
     }
@@ -142,13 +137,6 @@ impl Membership {
         Self {
             has_samples: false,
             ..self
-        }
-    }
-
-    pub(crate) fn layer_call(&self, call: u32) -> LayerCall {
-        LayerCall {
-            layer: self.layer,
-            call,
         }
     }
 }
@@ -221,7 +209,7 @@ impl BatchNorm {
     ) -> Tensor<D> {
         let [num_features] = self.gamma.shape().dims();
         assert_shape!(input, [_, num_features, ..]);
-        let call = membership.calls.fetch_add(1, Ordering::Relaxed);
+        let layer_call = membership.place.next_call();
         let samples = match membership.has_samples {
             true => input.dims()[0],
             false => 0,
@@ -230,9 +218,9 @@ impl BatchNorm {
         if let Some(ranks) = membership.group.on_device()
             && device.supports_dtype(DType::F64)
         {
-            return self.forward_on_device(input, membership, ranks, call, samples);
+            return self.forward_on_device(input, membership, ranks, layer_call, samples);
         }
-        let statistics = match Statistics::over_ranks(&input, membership, call) {
+        let statistics = match Statistics::over_ranks(&input, membership, layer_call) {
             Ok(Some(statistics)) => statistics,
             // Failed, which the group makes known, or nobody has samples.
             _ if samples > 0 => return self.forward_alone(input),
@@ -246,7 +234,7 @@ impl BatchNorm {
             epsilon: self.epsilon,
             elements: Elements::Known(statistics.elements),
             weight: GlobalBatch::weight(&membership.group, samples),
-            layer_call: membership.layer_call(call),
+            layer_call,
             group: Arc::clone(&membership.group),
         };
         self.normalize(input, mean, variance, batch)
@@ -258,10 +246,10 @@ impl BatchNorm {
         input: Tensor<D>,
         membership: &Membership,
         ranks: &dyn DeviceAllReduce,
-        call: u32,
+        layer_call: LayerCall,
         samples: usize,
     ) -> Tensor<D> {
-        let statistics = match DeviceStatistics::over_ranks(&input, membership, ranks, call) {
+        let statistics = match DeviceStatistics::over_ranks(&input, membership, ranks, layer_call) {
             Ok(statistics) => statistics,
             // Failed, which the group makes known.
             Err(_) if samples > 0 => return self.forward_alone(input),
@@ -282,7 +270,7 @@ impl BatchNorm {
             epsilon: self.epsilon,
             elements: Elements::OnDevice(Box::new(elements)),
             weight: GlobalBatch::weight(&membership.group, samples),
-            layer_call: membership.layer_call(call),
+            layer_call,
             group: Arc::clone(&membership.group),
         };
         self.normalize(input, mean, variance, batch)

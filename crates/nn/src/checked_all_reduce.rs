@@ -8,6 +8,7 @@
 //! them detect the mismatch without another message.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use burn::prelude::*;
 use burn::tensor::TensorData;
@@ -35,6 +36,32 @@ impl Pass {
         match self {
             Self::Forward | Self::Refine => "forward pass",
             Self::Backward => "backward pass",
+        }
+    }
+}
+
+/// A layer among those of its model.
+#[derive(Debug, Clone)]
+pub(crate) struct LayerPlace {
+    /// Its number in the model, the same on all ranks.
+    layer: u32,
+    /// How often it has run, counted over all its clones.
+    calls: Arc<AtomicU32>,
+}
+
+impl LayerPlace {
+    pub(crate) fn new(layer: u32) -> Self {
+        Self {
+            layer,
+            calls: Arc::default(),
+        }
+    }
+
+    /// Its next call.
+    pub(crate) fn next_call(&self) -> LayerCall {
+        LayerCall {
+            layer: self.layer,
+            call: self.calls.fetch_add(1, Ordering::Relaxed),
         }
     }
 }

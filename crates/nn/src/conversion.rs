@@ -12,6 +12,7 @@ use burn::module::{Module, ModuleMapper};
 
 use crate::batch_norm::Membership;
 use crate::group::{StatisticsGroup, SyncError};
+use crate::thread_value::with_value;
 
 thread_local! {
     static CONVERSION: RefCell<Option<Conversion>> = const { RefCell::new(None) };
@@ -93,27 +94,21 @@ struct Converted<M> {
 }
 
 fn convert<M: Module>(model: M, change: Change) -> Converted<M> {
-    /// Takes back what was there before, whatever happens.
-    struct Restore(Option<Conversion>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            CONVERSION.set(self.0.take());
-        }
-    }
     let conversion = Conversion {
         change,
         layers: 0,
         inside: false,
     };
-    let _restore = Restore(CONVERSION.replace(Some(conversion)));
-    let mut search = PlainSearch::default();
-    let model = model.map(&mut search);
-    let layers = |conversion: &Option<Conversion>| conversion.as_ref().map_or(0, |c| c.layers);
-    Converted {
-        model,
-        layers: CONVERSION.with_borrow(layers),
-        plain: search.found,
-    }
+    with_value(&CONVERSION, conversion, || {
+        let mut search = PlainSearch::default();
+        let model = model.map(&mut search);
+        let layers = |conversion: &Option<Conversion>| conversion.as_ref().map_or(0, |c| c.layers);
+        Converted {
+            model,
+            layers: CONVERSION.with_borrow(layers),
+            plain: search.found,
+        }
+    })
 }
 
 /// What a layer's membership becomes while it is being mapped.

@@ -7,7 +7,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::batch_norm::Membership;
-use crate::checked_all_reduce::{Pass, checked_all_reduce_on_device};
+use crate::checked_all_reduce::{LayerCall, Pass, checked_all_reduce_on_device};
 use crate::group::{DeviceAllReduce, SyncError};
 use crate::statistics::two_passes;
 
@@ -30,11 +30,10 @@ impl DeviceStatistics {
         input: &Tensor<D>,
         membership: &Membership,
         ranks: &dyn DeviceAllReduce,
-        call: u32,
+        layer_call: LayerCall,
     ) -> Result<Self, SyncError> {
         let channels = input.dims()[1];
         let world_size = membership.group.world_size();
-        let layer_call = membership.layer_call(call);
         let sum = |pass, numbers| {
             checked_all_reduce_on_device(ranks, world_size, &layer_call.values(pass), numbers)
         };

@@ -35,8 +35,8 @@ pub trait StatisticsGroup: Send + Sync + Debug {
     /// [`SyncError::Collective`] if the ranks cannot be reached. `values` may then hold anything.
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError>;
 
-    /// Sums that stay on their devices, where the ranks have such: batch norms then compute there, and this thread waits
-    /// for no other rank. `None` where sums go through host memory. The same on all ranks, from the first pass to the last.
+    /// Sums that stay on their devices, where the ranks have such: layers then exchange there, and this thread waits for no
+    /// other rank. `None` where sums go through host memory. The same on all ranks, from the first pass to the last.
     fn on_device(&self) -> Option<&dyn DeviceAllReduce> {
         None
     }

@@ -150,6 +150,7 @@ pub mod split_backward;
 mod statistics;
 mod targets;
 mod tensor_parallel;
+mod thread_value;
 mod transformers;
 mod walking;
 
@@ -193,3 +194,4 @@ pub use tensor_parallel::{
     ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,
     TensorShard, forget_shards, parameter_shards, planned_shards, tensor_parallel,
 };
+pub use walking::TiedParameters;

@@ -12,7 +12,7 @@ use burn::tensor::{DType, TensorData};
 
 use crate::all_reduce::unread;
 use crate::batch_norm::Membership;
-use crate::checked_all_reduce::{Pass, checked_all_reduce};
+use crate::checked_all_reduce::{LayerCall, Pass, checked_all_reduce};
 use crate::group::SyncError;
 
 /// The largest square of the mean, in variances, for which the difference of sums is taken: it
@@ -46,7 +46,7 @@ impl Statistics {
             });
         }
         let data = Tensor::cat(Vec::from(two_passes(input)), 0).try_into_data();
-        let data = data.map_err(|error| unread(&membership.group, &error))?;
+        let data = data.map_err(|error| unread(&*membership.group, &error))?;
         let values = data.iter::<f64>().collect::<Vec<_>>();
         let (mean, rest) = values.split_at(channels);
         let (correction, square) = rest.split_at(channels);
@@ -63,10 +63,9 @@ impl Statistics {
     pub(crate) fn over_ranks<const D: usize>(
         input: &Tensor<D>,
         membership: &Membership,
-        call: u32,
+        layer_call: LayerCall,
     ) -> Result<Option<Self>, SyncError> {
         let local = Self::local(input, membership)?;
-        let layer_call = membership.layer_call(call);
         let sum =
             |pass, values: &[f64]| checked_all_reduce(&membership.group, layer_call, pass, values);
 

@@ -1,4 +1,30 @@
-//! Methods that visitors and mappers of modules have in common.
+//! What visitors and mappers of modules have in common.
+
+use std::any::Any;
+use std::collections::HashMap;
+
+use burn::module::ParamId;
+
+/// Parameters that a walk over a module has made, or met, by id. A tied parameter is one parameter in several places:
+/// who makes it again in its second place unties it.
+#[derive(Default)]
+pub struct TiedParameters {
+    /// `Param<Tensor<..>>` of any kind.
+    known: HashMap<ParamId, Box<dyn Any>>,
+}
+
+impl TiedParameters {
+    /// The parameter that was kept for `id`, of type `P`.
+    pub fn get<P: Clone + 'static>(&self, id: ParamId) -> Option<P> {
+        self.known.get(&id)?.downcast_ref::<P>().cloned()
+    }
+
+    /// Keeps `param` for the other places of `id`, and returns it.
+    pub fn keep<P: Clone + 'static>(&mut self, id: ParamId, param: P) -> P {
+        self.known.insert(id, Box::new(param.clone()));
+        param
+    }
+}
 
 /// Methods of Burn's `ModuleVisitor` and `ModuleMapper`: those that keep a module's path in the field `path`, and one
 /// body for tensors of every kind (`each`), or of those without gradients (`others`).

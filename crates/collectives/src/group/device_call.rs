@@ -39,7 +39,7 @@ const ALL_CALLED: &str = "all ranks have called it, so a GPU or a link between t
 /// use everburn::collectives::group::{Call, GroupOptions, Operation, ProcessGroup, Signature};
 ///
 /// let group = ProcessGroup::alone(GroupOptions::default());
-/// let calls = group.subgroup(&[0])?.expect("rank 0 is a member").named("nccl");
+/// let calls = group.duplicate("nccl")?;
 /// let barrier = Signature { dtype: None, length: None, op: None, root: None, algorithm: None, operation: Operation::Barrier };
 /// let call = calls.device_call(Call::Collective(barrier));
 /// call.issue()?;

@@ -57,6 +57,18 @@ impl ProcessGroup {
         }))
     }
 
+    /// Makes another group of the same ranks, [named](Self::named) `name`: every rank calls it. Its collectives run beside
+    /// those of this group, as a [`subgroup`](Self::subgroup)'s do.
+    ///
+    /// # Errors
+    /// Those of [`subgroup`](Self::subgroup).
+    #[doc(alias = "MPI_Comm_dup")]
+    pub fn duplicate(&self, name: &'static str) -> Result<Self, CollectiveError> {
+        let all: Vec<usize> = (0..self.world_size()).collect();
+        let own = self.subgroup(&all)?.expect("every rank is a member");
+        Ok(own.named(name))
+    }
+
     /// The same sub-group with a name, by which errors and reports on a stall call it, as in `collective 12 of the
     /// gradients-0 group`. The first name counts; all ranks give the same.
     #[must_use]

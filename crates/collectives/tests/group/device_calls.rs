@@ -15,11 +15,6 @@ use crate::harness::{
     short_options,
 };
 
-fn calls_of(group: &ProcessGroup) -> ProcessGroup {
-    let all: Vec<usize> = (0..group.world_size()).collect();
-    group.subgroup(&all).unwrap().unwrap().named("nccl")
-}
-
 fn all_reduce(length: u64) -> Call {
     Call::Collective(Signature {
         operation: Operation::AllReduce,
@@ -50,7 +45,7 @@ fn a_rank_that_has_not_called_is_named_and_the_process_group_fails() {
     in_parallel(WIRES.to_vec(), |wire| {
         let over = Meeting::of(3);
         let told = on_all_ranks(wire, 3, short_options(), |group| {
-            let calls = calls_of(&group);
+            let calls = group.duplicate("nccl").unwrap();
             group.set_step(7);
             let told = (group.rank() != 1).then(|| {
                 let (call, error) = wait_in(&calls, all_reduce(8));
@@ -98,7 +93,7 @@ fn a_hang_report_names_the_rank_that_has_not_called() {
         let options = HeartbeatOptions::default();
         let monitor = HeartbeatMonitor::start(store.clone(), group.rank(), 3, options).unwrap();
         monitor.follow(&group);
-        let calls = calls_of(&group);
+        let calls = group.duplicate("nccl").unwrap();
         let report = (group.rank() != 1).then(|| {
             let (_call, error) = wait_in(&calls, all_reduce(8));
             let report = monitor.report(&error, &|_| None);
@@ -118,7 +113,7 @@ fn a_hang_report_names_the_rank_that_has_not_called() {
 fn a_call_that_differs_is_found_before_the_deadline() {
     in_parallel(WIRES.to_vec(), |wire| {
         let told = on_all_ranks(wire, 2, short_options(), |group| {
-            let calls = calls_of(&group);
+            let calls = group.duplicate("nccl").unwrap();
             wait_in(&calls, all_reduce(8 + group.rank() as u64)).1
         });
         for error in told {
@@ -135,7 +130,7 @@ fn a_message_waits_for_its_peer_only() {
     in_parallel(WIRES.to_vec(), |wire| {
         let over = Meeting::of(3);
         on_all_ranks(wire, 3, short_options(), |group| {
-            let calls = calls_of(&group);
+            let calls = group.duplicate("nccl").unwrap();
             if group.rank() == 0 {
                 let (dtype, tag) = (DType::F32, 0);
                 let (_, error) = wait_in(
@@ -162,7 +157,7 @@ fn a_lost_rank_ends_the_wait_at_once() {
     in_parallel(WIRES.to_vec(), |wire| {
         let ready = Meeting::of(2);
         on_all_ranks(wire, 2, options(), |group| {
-            let calls = calls_of(&group);
+            let calls = group.duplicate("nccl").unwrap();
             ready.wait();
             if group.rank() == 1 {
                 return group.sever();
@@ -179,7 +174,7 @@ fn a_lost_rank_ends_the_wait_at_once() {
 #[test]
 fn calls_that_end_are_counted_and_hold_nobody() {
     on_every_wire(2, |group| {
-        let calls = calls_of(&group);
+        let calls = group.duplicate("nccl").unwrap();
         for _ in 0..3 {
             let call = calls.device_call(all_reduce(2));
             call.issue().unwrap();

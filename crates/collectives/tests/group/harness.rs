@@ -2,14 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, TransportKind};
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::transport::{TcpMesh, ThreadMesh};
-pub use everburn_tests::Meeting;
+pub use everburn_tests::{Meeting, in_parallel};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
@@ -105,24 +104,6 @@ pub fn on_every_wire<R: Send>(size: usize, body: impl Fn(ProcessGroup) -> R + Sy
     for wire in WIRES {
         on_all_ranks(wire, size, options(), &body);
     }
-}
-
-/// Calls `body` with each input on a thread of its own; the results in the order of the inputs.
-pub fn in_parallel<I: Send, R: Send>(inputs: Vec<I>, body: impl Fn(I) -> R + Sync) -> Vec<R> {
-    let body = Arc::new(&body);
-    thread::scope(|scope| {
-        let threads: Vec<_> = inputs
-            .into_iter()
-            .map(|input| {
-                let body = body.clone();
-                scope.spawn(move || body(input))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    })
 }
 
 /// The error of a result that must be one.

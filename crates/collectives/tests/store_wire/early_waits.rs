@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use everburn_collectives::store::{Store, StoreError, StoreOptions, TcpStore};
+use everburn_collectives::store::{Store, StoreError, TcpStore};
 use everburn_tests::assert_matches;
 
 use crate::raw::{LONG, client, open, serve};
@@ -43,11 +43,7 @@ impl Early {
     }
 
     fn client(&self) -> TcpStore {
-        let options = StoreOptions {
-            timeout: LONG,
-            ..open()
-        };
-        TcpStore::connect(&self.address.to_string(), options).unwrap()
+        TcpStore::connect(&self.address.to_string(), open()).unwrap()
     }
 }
 

@@ -7,24 +7,18 @@ use std::time::Duration;
 use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 use socket2::{Domain, Socket, Type};
 
-use crate::raw::{LONG, Raw, VALIDATE, client, open, serve};
+use crate::raw::{LONG, Raw, TOKEN, VALIDATE, client, connect, open, serve, with_token};
 
-const TOKEN: &str = "a token of the tests";
 const PING: [u8; 5] = [13, 1, 2, 3, 4];
 
 /// A server that demands a token and lets silent connections be for an hour.
 fn patient(max_pending: usize, max_pending_per_address: usize) -> StoreOptions {
     StoreOptions {
-        timeout: LONG,
         handshake_timeout: Duration::from_secs(3600),
         max_pending,
         max_pending_per_address,
-        ..StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()))
+        ..with_token(TOKEN)
     }
-}
-
-fn connect(server: &TcpStoreServer, options: &StoreOptions) -> TcpStore {
-    TcpStore::connect(&server.local_addr().to_string(), options.clone()).unwrap()
 }
 
 /// A connection from an address of this machine.
@@ -62,7 +56,8 @@ fn a_flood_of_silent_connections_drives_out_its_own_oldest() {
     let server = serve(options.clone());
     let flood: Vec<Raw> = (0..300).map(|_| Raw::connect(&server)).collect();
     for _ in 0..3 {
-        assert_eq!(connect(&server, &options).add("n", 0).unwrap(), 0);
+        let store = connect(&server, options.clone()).unwrap();
+        assert_eq!(store.add("n", 0).unwrap(), 0);
     }
     assert!(server.connections() <= 65);
     for raw in flood.into_iter().take(200) {
@@ -98,7 +93,8 @@ fn clients_have_the_place_of_silent_connections() {
     };
     let server = serve(options.clone());
     let flood: Vec<Raw> = (0..50).map(|_| Raw::connect(&server)).collect();
-    let stores: Vec<TcpStore> = (0..10).map(|_| connect(&server, &options)).collect();
+    let connect = |_| connect(&server, options.clone()).unwrap();
+    let stores: Vec<TcpStore> = (0..10).map(connect).collect();
     for store in &stores {
         store.add("n", 1).unwrap();
     }

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::thread;
 
-use everburn_collectives::store::{Store, StoreError, StoreOptions, TcpStore, TcpStoreServer};
+use everburn_collectives::store::{Store, StoreError, TcpStore, TcpStoreServer};
 use everburn_tests::assert_matches;
 
 use crate::raw::{LONG, client, open};
@@ -51,13 +51,8 @@ fn a_client_may_come_before_its_server() {
     let address = probe.local_addr().unwrap();
     thread::scope(|scope| {
         // The listener accepts for nobody until the server takes it over.
-        let early = scope.spawn(move || {
-            let options = StoreOptions {
-                timeout: LONG,
-                ..open()
-            };
-            TcpStore::connect(&address.to_string(), options)?.add("n", 1)
-        });
+        let early =
+            scope.spawn(move || TcpStore::connect(&address.to_string(), open())?.add("n", 1));
         let server = TcpStoreServer::from_listener(probe, open()).unwrap();
         assert_eq!(early.join().unwrap().unwrap(), 1);
         drop(server);

@@ -4,26 +4,42 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
+use everburn_collectives::store::{
+    Store, StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
+};
 
 pub const LONG: Duration = Duration::from_secs(60);
 pub const VALIDATE: [u8; 5] = [0, 0xCE, 0xF7, 0x85, 0x3C];
 
+pub const TOKEN: &str = "a token of the tests";
+
 /// For everybody; most of what the server does is the same with a token.
-pub const fn open() -> StoreOptions {
-    StoreOptions::new(StoreAccess::Open)
+pub fn open() -> StoreOptions {
+    with_access(StoreAccess::Open)
+}
+
+/// For who has this token.
+pub fn with_token(token: &str) -> StoreOptions {
+    with_access(StoreAccess::Token(token.parse().unwrap()))
+}
+
+fn with_access(access: StoreAccess) -> StoreOptions {
+    StoreOptions {
+        timeout: LONG,
+        ..StoreOptions::new(access)
+    }
 }
 
 pub fn serve(options: StoreOptions) -> TcpStoreServer {
     TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), options).unwrap()
 }
 
+pub fn connect(server: &TcpStoreServer, options: StoreOptions) -> Result<TcpStore, StoreError> {
+    TcpStore::connect(&server.local_addr().to_string(), options)
+}
+
 pub fn client(server: &TcpStoreServer) -> TcpStore {
-    let options = StoreOptions {
-        timeout: LONG,
-        ..open()
-    };
-    TcpStore::connect(&server.local_addr().to_string(), options).unwrap()
+    connect(server, open()).unwrap()
 }
 
 /// The server still serves its clients.

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use everburn_auth::{CHALLENGE_BYTES, Dialer, JobToken, NONCE_BYTES, PROOF_BYTES};
 use everburn_collectives::store::{
-    AUTH_OPCODE, Store, StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
+    AUTH_OPCODE, Store, StoreError, StoreOptions, TcpStore, TcpStoreServer,
 };
 use everburn_tests::{AssertContains, assert_matches, holds_within};
 
-use crate::raw::{LONG, Raw, VALIDATE, assert_serves, message, open, serve};
+use crate::raw::{
+    LONG, Raw, TOKEN, VALIDATE, assert_serves, connect, message, open, serve, with_token,
+};
 
-const TOKEN: &str = "a token of the tests";
 const AUTH_REFUSED: u8 = 0xEB;
 
 #[test]
@@ -33,13 +34,6 @@ fn a_wrong_magic_is_refused_at_once() {
         assert_eq!(raw.closed(), b"");
     }
     assert_serves(&server);
-}
-
-fn with_token(token: &str) -> StoreOptions {
-    StoreOptions {
-        timeout: LONG,
-        ..StoreOptions::new(StoreAccess::Token(token.parse().unwrap()))
-    }
 }
 
 /// What a test itself says and hears at a server that demands the token.
@@ -67,7 +61,7 @@ fn challenge(raw: &mut Raw) -> [u8; CHALLENGE_BYTES] {
 fn both_sides_prove_that_they_know_the_token_and_a_mismatch_says_what_to_check() {
     let server = serve(with_token(TOKEN));
     let address = server.local_addr().to_string();
-    let store = TcpStore::connect(&address, with_token(TOKEN)).unwrap();
+    let store = connect(&server, with_token(TOKEN)).unwrap();
     store.set("k", b"v").unwrap();
     // A connection of its own for the wait passes the gate, too.
     thread::scope(|scope| {
@@ -82,15 +76,12 @@ fn both_sides_prove_that_they_know_the_token_and_a_mismatch_says_what_to_check()
              every machine, and check that the address",
         ),
         (
-            StoreOptions {
-                timeout: LONG,
-                ..open()
-            },
+            open(),
             "the store requires a job token and this process has none; set the same EVERBURN_JOB_TOKEN on every \
              machine",
         ),
     ] {
-        let error = TcpStore::connect(&address, options).unwrap_err();
+        let error = connect(&server, options).unwrap_err();
         assert_matches!(error, StoreError::Unauthenticated { .. });
         let text = error.to_string();
         let begin = format!("authentication with the store at {address} failed: {expected}");
@@ -176,7 +167,7 @@ fn a_proof_is_no_validation() {
     raw.ask(&proof, &[0]);
     raw.send(&message(1, &[b"/k", b"v"]));
     assert_eq!(raw.closed(), b"");
-    let store = TcpStore::connect(&server.local_addr().to_string(), with_token(TOKEN));
+    let store = connect(&server, with_token(TOKEN));
     assert!(!store.unwrap().check(&["k"]).unwrap());
 }
 
@@ -221,7 +212,7 @@ fn a_listener_that_says_nothing_is_named() {
 #[test]
 fn a_client_with_a_token_does_not_use_an_open_store() {
     let server = serve(open());
-    let error = TcpStore::connect(&server.local_addr().to_string(), with_token(TOKEN)).unwrap_err();
+    let error = connect(&server, with_token(TOKEN)).unwrap_err();
     let text = error.to_string();
     text.assert_contains(["the store is open", "EVERBURN_OPEN_STORE=1", "address"]);
     assert_serves(&server);
@@ -250,11 +241,7 @@ fn a_proof_that_is_owed_for_too_long_ends_the_connection() {
 
 #[test]
 fn who_is_refused_and_sends_without_end_keeps_nobody_waiting() {
-    let server = TcpStoreServer::bind(
-        SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        with_token(TOKEN),
-    )
-    .unwrap();
+    let server = serve(with_token(TOKEN));
     let address = server.local_addr();
     let flood = || {
         let mut raw = TcpStream::connect(address).unwrap();
@@ -268,7 +255,7 @@ fn who_is_refused_and_sends_without_end_keeps_nobody_waiting() {
     };
     thread::scope(|scope| {
         let floods: Vec<_> = (0..3).map(|_| scope.spawn(flood)).collect();
-        let store = TcpStore::connect(&address.to_string(), with_token(TOKEN)).unwrap();
+        let store = connect(&server, with_token(TOKEN)).unwrap();
         for _ in 0..100 {
             store.add("served", 1).unwrap();
         }

@@ -10,7 +10,7 @@ use super::{AllReduce, Bf16, CommunicationHook, Fp16, PowerSgd};
 ///
 /// The first gradients of a training are the largest and turn the fastest, and a factor that
 /// starts at random fits them worst. Ten steps cost little of what the compression saves.
-pub const DEFAULT_START_AFTER: u64 = 10;
+const DEFAULT_START_AFTER: u64 = 10;
 
 /// Which communication hook is used.
 ///

@@ -28,7 +28,7 @@ use everburn_collectives::group::{CollectiveError, ProcessGroup};
 
 pub use self::all_reduce::AllReduce;
 pub(crate) use self::all_reduce::sum_over_ranks;
-pub use self::config::{CommunicationHookConfig, DEFAULT_START_AFTER};
+pub use self::config::CommunicationHookConfig;
 pub use self::half::{Bf16, Fp16};
 pub(crate) use self::half::{HalfType, power_of_two, sum_rounded};
 pub use self::power_sgd::PowerSgd;

@@ -104,8 +104,8 @@ impl Reduction {
                 let Some(device) = device.filter(|_| all_stay) else {
                     return in_host_memory();
                 };
-                let own = (group.world_size() > 1).then(|| whole_group(group, GROUPS[0]));
-                let own = own.transpose()?.flatten();
+                let own = (group.world_size() > 1).then(|| group.duplicate(GROUPS[0]));
+                let own = own.transpose()?;
                 let communicator = own.map(|own| HostCommunicator::with_hook(own, hook));
                 let communicator = communicator.transpose()?;
                 let communicator =
@@ -124,13 +124,6 @@ impl Reduction {
 /// What reports on stalls call the groups of the threads that take turns with the buckets.
 const GROUPS: [&str; WORKERS] = ["gradients-0", "gradients-1"];
 
-/// A group of the same ranks, whose collectives run beside those of `group`.
-fn whole_group(group: &ProcessGroup, name: &'static str) -> Result<Option<ProcessGroup>, DdpError> {
-    let ranks: Vec<usize> = (0..group.world_size()).collect();
-    let own = group.subgroup(&ranks)?;
-    Ok(own.map(|own| own.named(name)))
-}
-
 /// Starts the threads that reduce gradients; `None` on one rank. Every rank calls it.
 pub(super) fn start_reducer(
     group: &ProcessGroup,
@@ -145,12 +138,9 @@ pub(super) fn start_reducer(
         _ => 1,
     };
     let groups = GROUPS.iter().take(workers);
-    let groups = groups.map(|name| whole_group(group, name));
+    let groups = groups.map(|name| group.duplicate(name));
     let groups = groups.collect::<Result<Vec<_>, _>>()?;
-    Ok(Some(Reducer::start(
-        groups.into_iter().flatten().collect(),
-        hook,
-    )?))
+    Ok(Some(Reducer::start(groups, hook)?))
 }
 
 /// The parameters that have gradients, each once, and whether the model holds one of them twice (tied weights).

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
-use everburn_collectives::group::{ProcessGroup, ReduceOp};
+use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
 use everburn_collectives::worker::{Answer, Worker};
 
 use super::communicator::{DeviceCommunicator, PendingTensor};
 use super::rounded::{HostSum, Rounding};
 use super::staging::{Staged, numbers_of, stage};
-use crate::communication_hook::CommunicationHookConfig;
+use crate::communication_hook::{CommunicationHookConfig, sum_over_ranks};
 use crate::error::DdpError;
 use crate::worker_timeout::{AT_THE_END, WorkerTimeout, end};
 
@@ -197,8 +197,8 @@ impl PendingTensor for Pending {
 fn sum(bucket: usize, numbers: Staged, group: &ProcessGroup) -> Result<HostSum, DdpError> {
     let device = numbers.device();
     let mut data = numbers.read(bucket, group)?;
-    add_up(bucket, &mut data, group)?;
-    let (dtype, bytes) = (data.dtype(), data.as_bytes().len() as u64);
+    let bytes = add_up(bucket, &mut data, group)?;
+    let dtype = data.dtype();
     Ok(HostSum {
         numbers: Tensor::from_data(data, (&device, dtype)),
         bytes,
@@ -207,21 +207,14 @@ fn sum(bucket: usize, numbers: Staged, group: &ProcessGroup) -> Result<HostSum, 
     })
 }
 
-/// Replaces the numbers of bucket `bucket` by their sum over all ranks.
-fn add_up(bucket: usize, data: &mut TensorData, group: &ProcessGroup) -> Result<(), DdpError> {
-    macro_rules! of {
-        ($type:ty) => {{
-            let numbers = numbers_of::<$type>(bucket, data, group)?;
-            group.all_reduce_in_place(numbers, ReduceOp::Sum)?;
-        }};
-    }
-    match data.dtype() {
-        DType::F64 => of!(f64),
-        DType::F16 => of!(f16),
-        DType::BF16 => of!(bf16),
-        _ => of!(f32),
-    }
-    Ok(())
+/// Replaces the numbers of bucket `bucket` by their sum over all ranks and returns their size in bytes.
+fn add_up(bucket: usize, data: &mut TensorData, group: &ProcessGroup) -> Result<u64, DdpError> {
+    Ok(match data.dtype() {
+        DType::F64 => sum_over_ranks(group, numbers_of::<f64>(bucket, data, group)?)?,
+        DType::F16 => sum_over_ranks(group, numbers_of::<f16>(bucket, data, group)?)?,
+        DType::BF16 => sum_over_ranks(group, numbers_of::<bf16>(bucket, data, group)?)?,
+        _ => sum_over_ranks(group, numbers_of::<f32>(bucket, data, group)?)?,
+    })
 }
 
 #[cfg(test)]

@@ -81,24 +81,6 @@ pub fn is_gpu(device: &Device) -> bool {
     }
 }
 
-/// The index of the GPU `device` among `CUDA_VISIBLE_DEVICES`; `None` if it is no NVIDIA GPU.
-///
-/// ```
-/// # mod everburn { pub use everburn_distributed as distributed; }
-/// use burn::prelude::Device;
-///
-/// assert_eq!(everburn::distributed::cuda_index(&Device::flex().autodiff()), None);
-/// ```
-pub fn cuda_index(device: &Device) -> Option<usize> {
-    #[cfg(feature = "gpu")]
-    return gpu::cuda_index(device);
-    #[cfg(not(feature = "gpu"))]
-    {
-        let _ = device;
-        None
-    }
-}
-
 /// What a GPU says of itself.
 ///
 /// ```

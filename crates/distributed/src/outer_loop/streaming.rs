@@ -78,9 +78,7 @@ impl OuterStream {
     /// # Errors
     /// [`DdpError::Collective`] if a sub-group cannot be made; [`DdpError::Reducer`] if the system refuses the thread.
     pub fn start(group: &ProcessGroup) -> Result<Self, DdpError> {
-        let ranks = (0..group.world_size()).collect::<Vec<_>>();
-        let own = group.subgroup(&ranks)?.unwrap_or_else(|| group.clone());
-        let own = own.named(GROUP);
+        let own = group.duplicate(GROUP)?;
         let giving_up = own.clone();
         let panicked = move |message: &str| {
             let rank = giving_up.rank();

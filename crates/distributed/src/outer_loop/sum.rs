@@ -1,9 +1,10 @@
 //! The sum of all ranks' differences.
 
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_collectives::group::{CollectiveError, ProcessGroup};
 
 use super::config::OuterCompression;
 use super::quantized;
+use crate::communication_hook::sum_over_ranks;
 
 /// How many numbers are exchanged at a time: 4 MiB take seconds over the slowest link that one would train
 /// over, so that the deadline of an operation has to do with other ranks and not with the model's size.
@@ -23,8 +24,7 @@ pub(super) fn sum(
     }
     for (index, chunk) in differences.chunks_mut(CHUNK).enumerate() {
         let Some(bits) = compression.bits() else {
-            group.all_reduce_in_place(chunk, ReduceOp::Sum)?;
-            bytes += size_of_val(chunk) as u64;
+            bytes += sum_over_ranks(group, chunk)?;
             continue;
         };
         let owed = &mut owed[index * CHUNK..][..chunk.len()];

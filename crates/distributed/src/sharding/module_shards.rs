@@ -8,6 +8,7 @@ use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::ProcessGroup;
+use everburn_nn::TiedParameters;
 
 use super::gather::read;
 use super::layout::ShardLayout;
@@ -280,7 +281,7 @@ impl ParamMappers {
             mappers: self,
             numbers,
             pending: Some(pending),
-            known: HashMap::new(),
+            known: TiedParameters::default(),
         })
     }
 
@@ -294,7 +295,7 @@ impl ParamMappers {
             mappers: self,
             numbers,
             pending: None,
-            known: HashMap::new(),
+            known: TiedParameters::default(),
         })
     }
 }
@@ -303,8 +304,7 @@ struct Replace<'a> {
     mappers: &'a ParamMappers,
     numbers: &'a HashMap<ParamId, usize>,
     pending: Option<&'a PendingParameters>,
-    /// `Param<Tensor<D>>` by its id: tied weights stay one tensor.
-    known: HashMap<ParamId, Box<dyn Any>>,
+    known: TiedParameters,
 }
 
 impl ModuleMapper for Replace<'_> {
@@ -313,9 +313,8 @@ impl ModuleMapper for Replace<'_> {
         let Some(number) = self.numbers.get(&id).copied() else {
             return param;
         };
-        let known = self.known.get(&id);
-        if let Some(known) = known.and_then(|known| known.downcast_ref::<Param<Tensor<D>>>()) {
-            return known.clone();
+        if let Some(known) = self.known.get(id) {
+            return known;
         }
         let (device, shape) = (param.lazy_device(), param.lazy_shape());
         let replaced = match self.pending.map(|pending| pending.parameter(number)) {
@@ -346,7 +345,6 @@ impl ModuleMapper for Replace<'_> {
                     .save_mapper(move |tensor| mapper.on_save(tensor))
             }
         };
-        self.known.insert(id, Box::new(replaced.clone()));
-        replaced
+        self.known.keep(id, replaced)
     }
 }

@@ -136,7 +136,7 @@ impl ParameterShards {
             reason: "the parameters of the model are on several devices, and a rank has one"
                 .to_string(),
         })?;
-        let stage = shared.config().shard.unwrap_or(ShardStage::Optimizer);
+        let stage = shared.config.shard.unwrap_or(ShardStage::Optimizer);
         let communicator = shared
             .communicator()
             .filter(|communicator| communicator.has_collectives() && !stage.shards_parameters());
@@ -144,15 +144,13 @@ impl ParameterShards {
         let gathers = match communicator {
             Some(communicator) => Gathers::Device(communicator.clone(), device.clone()),
             None => {
-                let ranks: Vec<usize> = (0..group.world_size()).collect();
-                let own = group.subgroup(&ranks)?;
-                let own = own.map_or_else(|| group.clone(), |own| own.named("parameters"));
+                let own = group.duplicate("parameters")?;
                 Gathers::Thread(Gatherer::start(own, shared.recorder().cloned())?)
             }
         };
-        let parameters = shared.parameters();
+        let parameters = &shared.parameters;
         let bytes: usize = parameters.iter().map(BucketEntry::num_bytes).sum();
-        let limits = shared.config().bucket_limits();
+        let limits = shared.config.bucket_limits();
         let limit = (bytes / FEWEST_CHUNKS)
             .max(SMALLEST_CHUNK)
             .min(limits.others);
@@ -170,7 +168,7 @@ impl ParameterShards {
             home: offload.unwrap_or(device).autodiff(),
             keeps,
             local_shards: None,
-            mappers: ParamMappers::of(&model, shared.numbers()),
+            mappers: ParamMappers::of(&model, &shared.numbers),
             chunks,
             context: Arc::new(context),
             gathers,
@@ -219,7 +217,7 @@ impl ParameterShards {
         }
         self.open = false;
         self.mappers
-            .without_values(model, self.ddp.shared().numbers())
+            .without_values(model, &self.ddp.shared().numbers)
     }
 
     /// Begins a pass of a closed model, whose parameters are gathered as they are used: one per [`Ddp::begin`], on
@@ -244,7 +242,7 @@ impl ParameterShards {
             twice,
         ));
         gatherer.follow(&prefetcher);
-        let numbers = self.ddp.shared().numbers().clone();
+        let numbers = self.ddp.shared().numbers.clone();
         let pass = Arc::new(Pass::new(self.context.clone(), prefetcher, numbers));
         Ok(Some(ShardedPass { pass }))
     }
@@ -348,7 +346,7 @@ impl ParameterShards {
         let known = match &values {
             None => Vec::new(),
             Some(values) => {
-                let parameters = shared.parameters();
+                let parameters = &shared.parameters;
                 let values = &**values;
                 module_shards::initial_shards(
                     parameters,
@@ -359,7 +357,7 @@ impl ParameterShards {
                 )?
             }
         };
-        module_shards::local_shards(model, shared.numbers(), layout, kept, known)
+        module_shards::local_shards(model, &shared.numbers, layout, kept, known)
     }
 
     /// `model` with parameters that are being gathered. Where this rank cannot begin that, it aborts the communicator: it would
@@ -388,7 +386,7 @@ impl ParameterShards {
             chunks: chunks.collect::<Result<Vec<_>, DdpError>>()?,
             context: self.context.clone(),
         };
-        let numbers = self.ddp.shared().numbers();
+        let numbers = &self.ddp.shared().numbers;
         Ok(self
             .mappers
             .with_pending_parameters(model, numbers, &pending))

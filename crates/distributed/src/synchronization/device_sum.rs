@@ -65,7 +65,7 @@ impl DeviceSum {
         for (index, sum) in under_way.into_iter().enumerate() {
             let Some(sum) = sum else { continue };
             let bucket = &self.plan.buckets()[index];
-            let length = match self.shared.config().shards_gradients() {
+            let length = match self.shared.config.shards_gradients() {
                 true => ShardedBucket::of(bucket, self.shared.shard_layout()).gradients(),
                 false => FlatLayout::of(bucket).len(),
             };
@@ -81,7 +81,7 @@ impl DeviceSum {
 
     /// Hands out this rank's shards of the gradients.
     pub(super) fn give_shards(self) -> Result<GradientShards, DdpError> {
-        if !self.shared.config().shards_gradients() {
+        if !self.shared.config.shards_gradients() {
             return Err(not_sharded());
         }
         let mut shards: Vec<Option<GradientShard>> = self.used.iter().map(|_| None).collect();
@@ -108,17 +108,17 @@ impl DeviceSum {
 
     /// Clips, and hands out the gradients of `model`.
     pub(super) fn give<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
-        if self.shared.config().shards_gradients() {
+        if self.shared.config.shards_gradients() {
             return Err(only_shards());
         }
-        let max = self.shared.config().max_gradient_norm;
+        let max = self.shared.config.max_gradient_norm;
         let norm = max.and_then(|max| self.clip(f64::from(max)));
         let mut gradients = HashMap::new();
         for (flat, bucket) in self.sums.iter_mut().zip(self.plan.buckets()) {
             let Some(flat) = flat.take() else { continue };
             let entries = bucket.parameters().iter();
             let shapes: Vec<&[usize]> = entries
-                .map(|number| &*self.shared.parameters()[*number].shape)
+                .map(|number| &*self.shared.parameters[*number].shape)
                 .collect();
             let views = views(&flat, &FlatLayout::of(bucket), &shapes);
             for (number, view) in bucket.parameters().iter().zip(views) {
@@ -126,7 +126,7 @@ impl DeviceSum {
             }
         }
         let own = self.held.iter_mut().zip(&self.used);
-        for ((held, used), entry) in own.zip(self.shared.parameters()) {
+        for ((held, used), entry) in own.zip(&self.shared.parameters) {
             if let (Some(gradient), true) = (held.take(), *used) {
                 gradients.insert(entry.id, gradient);
             }

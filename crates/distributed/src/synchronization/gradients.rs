@@ -41,7 +41,7 @@ pub(super) fn gradients_of<M: Module>(
         }
     }
     let mut visitor = Take {
-        numbers: shared.numbers(),
+        numbers: &shared.numbers,
         gradients,
         taken: Vec::new(),
     };
@@ -85,7 +85,7 @@ impl Summed {
                 squares,
             } => {
                 self.communication.bytes += report.bytes;
-                if self.shared.config().max_gradient_norm.is_none() {
+                if self.shared.config.max_gradient_norm.is_none() {
                     self.take_out(index, &buffer);
                 }
                 self.buffers[index] = Some(buffer);
@@ -103,7 +103,7 @@ impl Summed {
         let bucket = &self.plan.buckets()[index];
         for (slot, number) in bucket.parameters().iter().enumerate() {
             if !self.with_flags || buffer.flag(bucket.len() + slot) {
-                let shape = &self.shared.parameters()[*number].shape;
+                let shape = &self.shared.parameters[*number].shape;
                 let spent = self.spent[*number].take();
                 let values = buffer.tensor_data(bucket.range(slot), shape, 1.0, spent);
                 self.ready[*number] = Some(values);
@@ -131,8 +131,8 @@ impl Summed {
     /// Clips, and turns buckets into the gradients of `model`.
     pub(super) fn give<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
         let (mut norm, mut factor) = (None, 1.0);
-        if let Some(max) = self.shared.config().max_gradient_norm {
-            let parameters = self.shared.parameters();
+        if let Some(max) = self.shared.config.max_gradient_norm {
+            let parameters = &self.shared.parameters;
             let (found, clips) = total_norm(self.sums_of_squares(), parameters, max)?;
             (norm, factor) = (Some(found), clips);
         }
@@ -141,7 +141,7 @@ impl Summed {
             let Some(buffer) = buffer else { continue };
             for (slot, number) in bucket.parameters().iter().enumerate() {
                 if self.used[*number] {
-                    let entry = &self.shared.parameters()[*number];
+                    let entry = &self.shared.parameters[*number];
                     let (ready, spent) = (self.ready[*number].take(), self.spent[*number].take());
                     let values = ready.unwrap_or_else(|| {
                         let range = bucket.range(slot);
@@ -189,13 +189,11 @@ pub(crate) fn clipped_alone<M: Module>(
     max: f32,
     shared: &Shared,
 ) -> Result<SyncedGradients, DdpError> {
-    let parameters = shared.parameters();
+    let parameters = &shared.parameters;
     let mut read = Vec::new();
     for (number, gradient) in gradients_of(model, gradients, shared)? {
-        let data = gradient.read().map_err(|reason| DdpError::Read {
-            parameter: parameters[number].path.clone(),
-            reason,
-        })?;
+        let data = gradient.read();
+        let data = data.map_err(|reason| shared.unread(number, reason))?;
         read.push((number, data));
     }
     read.sort_by_key(|(number, _)| *number);

@@ -4,6 +4,7 @@ use burn::tensor::TensorData;
 
 use super::virtual_step::{BucketRange, VirtualStep};
 use crate::bucket::BucketPlan;
+use crate::error::DdpError;
 use crate::gradient::Gradient;
 use crate::host::{HostBuffer, Put};
 use crate::reducer::{Load, Share};
@@ -129,14 +130,14 @@ impl HostBuckets {
     }
 
     /// The bucket `index`, ready to leave; what this rank has no gradient of (`used`) is zero. `None` if
-    /// it has left. Fails with the parameter that could not be completed.
+    /// it has left. Fails if a parameter could not be completed.
     pub(super) fn load(
         &mut self,
         index: usize,
         plan: &BucketPlan,
         used: &[bool],
         shared: &Shared,
-    ) -> Result<Option<Load>, (usize, String)> {
+    ) -> Result<Option<Load>, DdpError> {
         let bucket = &plan.buckets()[index];
         let Some(mut buffer) = self.filling[index].buffer.take() else {
             return Ok(None);
@@ -151,7 +152,7 @@ impl HostBuckets {
                     lowest: &mut buffer,
                 };
                 if let Err(reason) = over.complete(place) {
-                    failed.get_or_insert((*number, reason));
+                    failed.get_or_insert_with(|| shared.unread(*number, reason));
                 }
             } else if !used[*number] {
                 // The buffer still holds an earlier step's.
@@ -172,7 +173,7 @@ impl HostBuckets {
             bucket: bucket.clone(),
             buffer,
             with_flags: !shared.knows_used(),
-            with_squares: shared.config().max_gradient_norm.is_some(),
+            with_squares: shared.config.max_gradient_norm.is_some(),
             is_scaled: of_virtual.is_some() || scaled,
             of_virtual,
         }))

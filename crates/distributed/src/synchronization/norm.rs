@@ -103,12 +103,6 @@ impl GradientNorm {
     }
 }
 
-impl From<f64> for GradientNorm {
-    fn from(norm: f64) -> Self {
-        Self::known(norm)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use burn::tensor::DType;

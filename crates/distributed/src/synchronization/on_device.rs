@@ -22,8 +22,8 @@ impl Synchronization {
         let reports_of_samples = step.expected();
         let (own, own_samples) = (step.used().to_vec(), step.samples);
         // Who has used all parameters knows already that somebody has; the others wait for an answer.
-        let reduces_used = shared.reducer().is_some() && !shared.knows_used();
-        let awaits_used = reduces_used && (own.contains(&false) || shared.config().static_graph);
+        let reduces_used = shared.reducer.is_some() && !shared.knows_used();
+        let awaits_used = reduces_used && (own.contains(&false) || shared.config.static_graph);
         if reduces_used {
             step.submit_used();
         }
@@ -37,7 +37,7 @@ impl Synchronization {
             used: own.clone(),
             order: Vec::new(),
         };
-        if let Some(reducer) = shared.reducer() {
+        if let Some(reducer) = &shared.reducer {
             metadata.receive(reducer, &self.reports, reports_of_samples)?;
         }
         if metadata.samples == 0 {
@@ -45,7 +45,7 @@ impl Synchronization {
             return Err(DdpError::NoSamples);
         }
         let mut sum = DeviceSum::of(&mut lock(&self.step), metadata.samples)?;
-        if let Some(reducer) = shared.reducer()
+        if let Some(reducer) = &shared.reducer
             && (asks_for_order || awaits_used)
         {
             let more = usize::from(reduces_used) + usize::from(asks_for_order);

@@ -89,20 +89,20 @@ impl ScatterBuckets {
         Ok(())
     }
 
-    /// The bucket `index`, ready to send; `used` says which parameters this rank has gradients of. The error names the
-    /// parameter whose bucket could not be created.
+    /// The bucket `index`, ready to send; `used` says which parameters this rank has gradients of. Fails if it could not be
+    /// created.
     pub(super) fn load(
         &mut self,
         index: usize,
         plan: &BucketPlan,
         used: &[bool],
         shared: &Shared,
-    ) -> Result<ScatterLoad, (usize, String)> {
+    ) -> Result<ScatterLoad, DdpError> {
         let numbers = plan.buckets()[index].parameters();
         let layout = self.layouts[index].clone();
-        let first = &shared.parameters()[numbers[0]];
+        let first = &shared.parameters[numbers[0]];
         let filling = self.bucket(index, first);
-        let filling = filling.map_err(|reason| (numbers[0], reason))?;
+        let filling = filling.map_err(|reason| shared.unread(numbers[0], reason))?;
         for rank in 0..layout.shards.world_size {
             for (slot, number) in numbers.iter().enumerate() {
                 let place = rank * layout.segment() + layout.flag(slot);
@@ -164,7 +164,7 @@ impl Synchronization {
         let mut segments = buckets.take_filled();
         drop(step);
         let (mut order, mut communication) = (Vec::new(), Communication::default());
-        if let Some(reducer) = shared.reducer() {
+        if let Some(reducer) = &shared.reducer {
             self.receive(reducer, expected, |report| {
                 communication.busy += report.busy;
                 match report.outcome? {

@@ -122,7 +122,7 @@ impl Step {
         samples: usize,
         reports: Sender<Report>,
     ) -> Self {
-        let parameters = shared.parameters().len();
+        let parameters = shared.parameters.len();
         let buckets = plan.buckets().iter();
         let missing = buckets.map(|bucket| bucket.parameters().len()).collect();
         Self {
@@ -231,7 +231,7 @@ impl Step {
 
     fn put(&mut self, arrival: Arrival, gradient: Gradient) -> Result<(), DdpError> {
         let number = arrival.number;
-        let path = || self.shared.parameters()[number].path.clone();
+        let path = || self.shared.parameters[number].path.clone();
         if self.closed {
             return Err(DdpError::LateGradient { parameter: path() });
         }
@@ -241,18 +241,15 @@ impl Step {
         let put = match &mut self.contents {
             Contents::Host(host) => host.put(arrival, gradient, &self.plan, &self.share),
             Contents::Device(device) => {
-                let expected = &self.shared.parameters()[number];
+                let expected = &self.shared.parameters[number];
                 device.put(arrival, gradient, expected)
             }
             Contents::Scatter(scatter) => {
-                let expected = &self.shared.parameters()[number];
+                let expected = &self.shared.parameters[number];
                 scatter.put(arrival, gradient, &self.plan, expected)
             }
         };
-        put.map_err(|reason| DdpError::Read {
-            parameter: path(),
-            reason,
-        })?;
+        put.map_err(|reason| self.shared.unread(number, reason))?;
         self.used[number] = true;
         Ok(())
     }
@@ -265,30 +262,24 @@ impl Step {
             Contents::Host(host) => {
                 self.launched += 1;
                 let load = host.load(index, &self.plan, &self.used, &self.shared);
-                match (load, self.shared.reducer(), &self.reports) {
+                match (load, &self.shared.reducer, &self.reports) {
                     (Ok(Some(load)), Some(reducer), Some(reports)) => {
                         self.expected += reducer.submit(Job::Bucket(load), reports);
                     }
                     (Ok(Some(load)), ..) => host.filling[index].buffer = Some(load.buffer),
                     (Ok(None), ..) => {}
-                    (Err((number, reason)), ..) => {
-                        let parameter = self.shared.parameters()[number].path.clone();
-                        self.refuse(DdpError::Read { parameter, reason });
-                    }
+                    (Err(error), ..) => self.refuse(error),
                 }
             }
             Contents::Scatter(scatter) => {
                 self.launched += 1;
                 let load = scatter.load(index, &self.plan, &self.used, &self.shared);
-                match (load, self.shared.reducer(), &self.reports) {
+                match (load, &self.shared.reducer, &self.reports) {
                     (Ok(load), Some(reducer), Some(reports)) => {
                         self.expected += reducer.submit(Job::Scatter(load), reports);
                     }
                     (Ok(load), ..) => scatter.keep(load),
-                    (Err((number, reason)), ..) => {
-                        let parameter = self.shared.parameters()[number].path.clone();
-                        self.refuse(DdpError::Read { parameter, reason });
-                    }
+                    (Err(error), ..) => self.refuse(error),
                 }
             }
             Contents::Device(device) => {
@@ -338,7 +329,7 @@ impl Step {
 
     /// Tells the other ranks which parameters this one used.
     pub(super) fn submit_used(&mut self) {
-        if let (Some(reducer), Some(reports)) = (self.shared.reducer(), &self.reports) {
+        if let (Some(reducer), Some(reports)) = (&self.shared.reducer, &self.reports) {
             reducer.submit(Job::Used(self.used.clone()), reports);
         }
     }
@@ -346,7 +337,7 @@ impl Step {
     /// Tells the other ranks in which order gradients came, if this is rank 0; how many reports will come.
     pub(super) fn submit_order(&mut self) -> usize {
         let order = self.order_to_offer();
-        match (self.shared.reducer(), &self.reports) {
+        match (&self.shared.reducer, &self.reports) {
             (Some(reducer), Some(reports)) => reducer.submit(Job::Order(order), reports),
             _ => 0,
         }

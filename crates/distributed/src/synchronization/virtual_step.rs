@@ -58,7 +58,7 @@ impl VirtualStep {
                 .map(|own| *own as f64 / all.max(1) as f64)
                 .collect(),
             samples: samples.to_vec(),
-            added: vec![0; shared.parameters().len()],
+            added: vec![0; shared.parameters.len()],
             additions,
             ranks,
         })

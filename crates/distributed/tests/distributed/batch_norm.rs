@@ -17,11 +17,11 @@ use everburn_distributed::{
     Ddp, DdpConfig, DdpError, DeviceCommunicator, ModuleRanks, share_of, synchronize_batch_norms,
 };
 use everburn_nn::{BatchNorm, BatchNormConfig};
+use everburn_tests::in_parallel;
 
 use crate::device::ways::{self, Rank, Way};
-
 use crate::parameters::{numbers, parameters};
-use crate::ranks::{on_ranks, separate, threads};
+use crate::ranks::{on_ranks, separate};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -281,7 +281,7 @@ fn a_rank_that_skips_the_model_is_named_by_the_step() {
     let groups = ProcessGroup::over_threads(2, options);
     let (attached, failed) = (Barrier::new(2), Barrier::new(2));
     let store: SharedStore = Arc::new(HashStore::new());
-    let errors = threads(groups, |group| {
+    let errors = in_parallel(groups, |group| {
         let options = HeartbeatOptions::default();
         let heartbeat = HeartbeatMonitor::start(store.clone(), group.rank(), 2, options).unwrap();
         heartbeat.follow(&group);

@@ -7,36 +7,30 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-use crate::models::{Branchy, assert_close, gradient, rows};
+use crate::models::{assert_close, gradients_over, rows, values};
 use crate::ranks::on_ranks;
+use crate::steps::{all_values, assert_equal_within_rounding, start, whole};
 
 #[test]
 fn uneven_shares_give_the_gradient_of_the_global_mean() {
     for world_size in [1, 2, 3, 4, 7] {
         for samples in [1, 2, 5, 8, 13] {
             let ranks = on_ranks(world_size, move |group| {
-                let device = Device::flex().autodiff();
-                let (ddp, model) =
-                    Ddp::new(Branchy::new(&device), group, DdpConfig::default()).unwrap();
+                let (ddp, model, device) = start(group, DdpConfig::default());
                 let share = share_of(samples, ddp.group().rank(), world_size);
                 let local = share.len();
                 let gradients = if local == 0 {
                     GradientsParams::new()
                 } else {
-                    let mine = rows(samples, &device).slice([share]);
-                    let loss = model.loss(mine, true).mean();
-                    GradientsParams::from_grads(loss.backward(), &model)
+                    gradients_over(&model, rows(samples, &device).slice([share]), true)
                 };
                 let synced = ddp.sync_gradients(&model, gradients, local).unwrap();
                 assert_eq!(synced.samples, samples as u64);
 
-                let whole = model.loss(rows(samples, &device), true).mean();
-                let whole = GradientsParams::from_grads(whole.backward(), &model);
-                for param in [&model.always.weight, &model.sometimes.weight] {
-                    let expected = gradient(&whole, param).unwrap();
-                    assert_close(&gradient(&synced.gradients, param).unwrap(), &expected);
-                }
-                gradient(&synced.gradients, &model.always.weight)
+                let expected = all_values(&model, &whole(&model, samples, true));
+                let found = all_values(&model, &synced.gradients);
+                assert_equal_within_rounding(&found, &expected);
+                found
             });
             assert!(
                 ranks.iter().all(|rank| *rank == ranks[0]),
@@ -71,12 +65,7 @@ fn small_buckets_change_nothing() {
                 model = optimizer.step(0.1, model, synced.gradients);
             }
             ddp.verify_replicas(&model).unwrap();
-            model
-                .weight
-                .val()
-                .into_data()
-                .try_into_vec::<f32>()
-                .unwrap()
+            values(model.weight.val())
         })
     };
     assert_eq!(train(1), train(1 << 20));
@@ -107,12 +96,7 @@ fn every_rank_starts_from_rank_zero() {
             .map(|w| (w * 0.0 + constant).detach().require_grad());
         let (_, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
         assert!(model.weight.val().is_require_grad());
-        model
-            .weight
-            .val()
-            .into_data()
-            .try_into_vec::<f32>()
-            .unwrap()
+        values(model.weight.val())
     });
     assert_eq!(weights, vec![vec![0.0; 6]; 4]);
 }
@@ -197,13 +181,7 @@ fn running_statistics_are_averaged_and_frozen_parameters_keep_their_bits() {
         let model = ddp.synchronize_buffers(model).unwrap();
         ddp.verify_replicas(&model).unwrap();
         assert_eq!(model.frozen.weight.val().into_data(), before);
-        model
-            .norm
-            .running_mean
-            .value()
-            .into_data()
-            .try_into_vec::<f32>()
-            .unwrap()
+        values(model.norm.running_mean.value())
     });
     // Momentum 0.1 of batch means 0, 3 and 6.
     for mean in ranks {

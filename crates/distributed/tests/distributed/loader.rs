@@ -70,11 +70,17 @@ fn sampler(num_samples: usize, rank: usize, world_size: usize) -> DistributedSam
     DistributedSampler::new(config, rank, world_size).unwrap()
 }
 
+fn of_rank(
+    numbers: &Arc<Numbers>,
+    rank: usize,
+    world_size: usize,
+) -> DistributedLoader<i64, Vec<i64>> {
+    let sampler = sampler(numbers.length, rank, world_size);
+    DistributedLoader::new(numbers.clone(), Arc::new(Listed), sampler, Device::flex())
+}
+
 fn loader(numbers: Numbers, workers: usize) -> DistributedLoader<i64, Vec<i64>> {
-    let sampler = sampler(numbers.length, 0, 1);
-    let loader =
-        DistributedLoader::new(Arc::new(numbers), Arc::new(Listed), sampler, Device::flex());
-    loader.prefetching(ahead(workers, 2))
+    of_rank(&Arc::new(numbers), 0, 1).prefetching(ahead(workers, 2))
 }
 
 fn ahead(workers: usize, depth: usize) -> Prefetch {
@@ -131,9 +137,7 @@ fn an_epoch_continues_with_other_shares_and_each_sample_is_read_once() {
     for workers in [0, 2] {
         let mut read = Vec::new();
         for rank in 0..3 {
-            let numbers = Arc::new(Numbers::all(53));
-            let sampler = sampler(53, rank, 3);
-            let loader = DistributedLoader::new(numbers, Arc::new(Listed), sampler, Device::flex())
+            let loader = of_rank(&Arc::new(Numbers::all(53)), rank, 3)
                 .in_micro_batches(2)
                 .prefetching(ahead(workers, 3));
             for (number, (done, seconds)) in changes.into_iter().enumerate() {
@@ -215,10 +219,7 @@ fn a_batcher_that_panics_is_told_with_the_batch() {
 fn no_thread_is_left_behind_whenever_the_epoch_is_left() {
     for taken in [0, 1, 4, 10] {
         let numbers = Arc::new(Numbers::all(80));
-        let sampler = sampler(80, 0, 1);
-        let loader =
-            DistributedLoader::new(numbers.clone(), Arc::new(Listed), sampler, Device::flex())
-                .prefetching(ahead(3, 3));
+        let loader = of_rank(&numbers, 0, 1).prefetching(ahead(3, 3));
         let mut shares = loader.epoch(1);
         assert_eq!(shares.by_ref().take(taken).count(), taken);
         drop(shares);

@@ -42,13 +42,21 @@ pub fn rows(count: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers, [count, 4]), device)
 }
 
+/// The gradients of the mean loss over `rows`, without any other rank.
+pub fn gradients_over(model: &Branchy, rows: Tensor<2>, take_branch: bool) -> GradientsParams {
+    let loss = model.loss(rows, take_branch).mean();
+    GradientsParams::from_grads(loss.backward(), model)
+}
+
 pub fn gradient<const D: usize>(
     gradients: &GradientsParams,
     param: &Param<Tensor<D>>,
 ) -> Option<Vec<f32>> {
-    gradients
-        .get::<D>(param.id)
-        .map(|g| g.into_data().try_into_vec::<f32>().unwrap())
+    gradients.get::<D>(param.id).map(values)
+}
+
+pub fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
 }
 
 #[track_caller]

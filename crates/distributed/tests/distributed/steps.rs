@@ -7,7 +7,7 @@ use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, SyncedGradients, share_of};
 
-use crate::models::{Branchy, assert_close, gradient, rows};
+use crate::models::{Branchy, assert_close, gradient, gradients_over, rows};
 
 /// Small buckets, so that several are under way.
 pub fn small_buckets() -> DdpConfig {
@@ -52,9 +52,8 @@ pub fn overlapped(
 }
 
 pub fn whole(model: &Branchy, samples: usize, take_branch: bool) -> GradientsParams {
-    let device = Device::flex().autodiff();
-    let loss = model.loss(rows(samples, &device), take_branch).mean();
-    GradientsParams::from_grads(loss.backward(), model)
+    let all = rows(samples, &Device::flex().autodiff());
+    gradients_over(model, all, take_branch)
 }
 
 pub fn all_values(model: &Branchy, gradients: &GradientsParams) -> Vec<Option<Vec<f32>>> {
@@ -106,8 +105,7 @@ pub fn assert_handed_in_is_overlapped(ddp: &Ddp, model: &Branchy) {
     let share = share_of(10, rank, world_size);
     let samples = share.len();
     let mine = rows(10, &device).slice([share]);
-    let loss = model.loss(mine, rank == 1).mean();
-    let local = GradientsParams::from_grads(loss.backward(), model);
+    let local = gradients_over(model, mine, rank == 1);
     let after = ddp.sync_gradients(model, local, samples).unwrap();
     assert_eq!(
         all_values(model, &together.gradients),
@@ -125,8 +123,7 @@ pub fn assert_branch_is_averaged(ddp: &Ddp, model: &Branchy) {
         let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
         // The taker's two of the six rows, and nothing of what an earlier step left.
         let share = share_of(6, taker, 3);
-        let theirs = model.loss(rows(6, &device).slice([share]), true).mean();
-        let theirs = GradientsParams::from_grads(theirs.backward(), model);
+        let theirs = gradients_over(model, rows(6, &device).slice([share]), true);
         let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
         let expected: Vec<f32> = expected.into_iter().map(|g| g / 3.0).collect();
         assert_close(&found, &expected);

@@ -71,9 +71,8 @@ impl NcclBackend {
         group: &ProcessGroup,
     ) -> Result<Arc<Self>, CollectiveError> {
         let (api, stream, id) = connect::agree(api, group)?;
-        let all: Vec<usize> = (0..group.world_size()).collect();
-        let calls = group.subgroup(&all)?.expect("every rank is a member");
-        let core = Core::new(api, stream, group.clone(), calls.named("nccl"));
+        let calls = group.duplicate("nccl")?;
+        let core = Core::new(api, stream, group.clone(), calls);
         let backend = Self {
             core: Arc::new(core),
         };

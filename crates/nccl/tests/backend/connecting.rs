@@ -5,7 +5,7 @@ use std::time::Duration;
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_nccl::Status;
 use everburn_nccl_fake::{FakeCluster, Fault};
-use everburn_tests::AssertContains;
+use everburn_tests::{AssertContains, in_parallel};
 
 use crate::harness::{GENEROUS, Meeting, SHORT, error};
 
@@ -16,17 +16,8 @@ fn connect(
     timeout: Duration,
 ) -> Vec<Result<(), CollectiveError>> {
     let groups = cluster.process_groups(timeout);
-    std::thread::scope(|scope| {
-        let groups = &groups;
-        let start = |rank: &usize| {
-            let rank = *rank;
-            scope.spawn(move || cluster.connect(rank, &groups[rank]).map(|_| ()))
-        };
-        let threads: Vec<_> = ranks.iter().map(start).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+    in_parallel(ranks, |rank| {
+        cluster.connect(*rank, &groups[*rank]).map(|_| ())
     })
 }
 
@@ -44,25 +35,17 @@ fn errors_name_ranks_of_the_job() {
     let cluster = FakeCluster::new(3);
     cluster.inject(1, Fault::EnqueueFails(Status::InvalidArgument));
     let worlds = cluster.process_groups(GENEROUS);
-    let told = std::thread::scope(|scope| {
-        let run = |world: ProcessGroup| {
-            let cluster = &cluster;
-            scope.spawn(move || {
-                // Ranks 1 and 2 of the job are a group of their own.
-                let pair = world.subgroup(&[1, 2]).unwrap()?;
-                let nccl = cluster.connect(world.rank(), &pair).unwrap();
-                pair.barrier().wait().unwrap();
-                let buffer = cluster.allocate(world.rank(), &[1f32]);
-                let op = everburn_collectives::group::ReduceOp::Sum;
-                let told = nccl
-                    .all_reduce(&buffer, op)
-                    .and_then(everburn_nccl::Work::wait);
-                Some(error(told))
-            })
-        };
-        let threads: Vec<_> = worlds.into_iter().map(run).collect();
-        let told = threads.into_iter().map(|thread| thread.join().unwrap());
-        told.collect::<Vec<_>>()
+    let told = in_parallel(worlds, |world| {
+        // Ranks 1 and 2 of the job are a group of their own.
+        let pair = world.subgroup(&[1, 2]).unwrap()?;
+        let nccl = cluster.connect(world.rank(), &pair).unwrap();
+        pair.barrier().wait().unwrap();
+        let buffer = cluster.allocate(world.rank(), &[1f32]);
+        let op = everburn_collectives::group::ReduceOp::Sum;
+        let told = nccl
+            .all_reduce(&buffer, op)
+            .and_then(everburn_nccl::Work::wait);
+        Some(error(told))
     });
     let text = told[1].as_ref().unwrap().to_string();
     assert!(
@@ -131,16 +114,11 @@ fn what_a_rank_has_not_is_named_by_all_and_the_process_group_continues() {
         let cluster = FakeCluster::new(4);
         cluster.inject(rank, fault);
         let groups = cluster.process_groups(GENEROUS);
-        std::thread::scope(|scope| {
-            for group in groups {
-                let cluster = &cluster;
-                scope.spawn(move || {
-                    let told = error(cluster.connect(group.rank(), &group));
-                    assert!(matches!(&told, CollectiveError::NoPath { .. }), "{told}");
-                    told.to_string().assert_contains([expected]);
-                    group.barrier().wait().unwrap();
-                });
-            }
+        in_parallel(groups, |group| {
+            let told = error(cluster.connect(group.rank(), &group));
+            assert!(matches!(&told, CollectiveError::NoPath { .. }), "{told}");
+            told.to_string().assert_contains([expected]);
+            group.barrier().wait().unwrap();
         });
     }
 }

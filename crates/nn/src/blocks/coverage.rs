@@ -1,6 +1,6 @@
 //! Which block uses which parameter.
 
-use burn::module::{Module, ModuleVisitor};
+use burn::module::{Module, ModuleVisitor, ParamId};
 use burn::prelude::*;
 
 use super::Blocks;
@@ -28,6 +28,12 @@ pub struct ParameterPath {
 /// The parameters and buffers of a model in the order of its fields, without drawing the values of
 /// those that have none yet.
 pub fn parameter_paths<M: Module>(model: &M) -> Vec<ParameterPath> {
+    let found = identities(model).into_iter();
+    found.map(|(parameter, _)| parameter).collect()
+}
+
+/// The same, each with its identity in this process.
+pub(crate) fn identities<M: Module>(model: &M) -> Vec<(ParameterPath, ParamId)> {
     let mut visitor = Paths::default();
     model.visit(&mut visitor);
     visitor.found
@@ -36,20 +42,19 @@ pub fn parameter_paths<M: Module>(model: &M) -> Vec<ParameterPath> {
 #[derive(Default)]
 struct Paths {
     path: Vec<String>,
-    found: Vec<ParameterPath>,
+    found: Vec<(ParameterPath, ParamId)>,
 }
 
 impl Paths {
-    fn found(&mut self, shape: &Shape) {
-        self.found.push(ParameterPath {
-            path: self.path.join("."),
-            shape: shape.to_vec(),
-        });
+    fn found(&mut self, shape: &Shape, id: ParamId) {
+        let path = self.path.join(".");
+        let shape = shape.to_vec();
+        self.found.push((ParameterPath { path, shape }, id));
     }
 }
 
 impl ModuleVisitor for Paths {
-    crate::walking! { visit each self, param => self.found(&param.lazy_shape()) }
+    crate::walking! { visit each self, param => self.found(&param.lazy_shape(), param.id) }
 
     crate::walking! { path }
 }

@@ -13,6 +13,15 @@ use super::PlacementError;
 /// [`PlacementError`] if there are no parts, more parts than costs, or a cost is negative or not a
 /// number.
 pub fn balanced_parts(costs: &[f64], parts: usize) -> Result<Vec<Range<usize>>, PlacementError> {
+    balanced_parts_of(costs, parts, |block| block.to_string())
+}
+
+/// The same of blocks with names, for errors.
+pub(super) fn balanced_parts_of(
+    costs: &[f64],
+    parts: usize,
+    name: impl Fn(usize) -> String,
+) -> Result<Vec<Range<usize>>, PlacementError> {
     let blocks = costs.len();
     if parts == 0 {
         return Err(PlacementError::NoDevices);
@@ -28,7 +37,7 @@ pub fn balanced_parts(costs: &[f64], parts: usize) -> Result<Vec<Range<usize>>, 
         .position(|cost| !cost.is_finite() || *cost < 0.0)
     {
         return Err(PlacementError::Cost {
-            block: block.to_string(),
+            block: name(block),
             cost: costs[block],
         });
     }

@@ -10,6 +10,7 @@ use burn::prelude::*;
 use crate::blocks::{Blocks, InBlocks, lies_under};
 
 pub use balance::balanced_parts;
+use balance::balanced_parts_of;
 pub use cost::{parameter_counts, split_by_time};
 pub use error::PlacementError;
 pub use split::{DeviceSplit, Move, Moved, Part};
@@ -122,13 +123,8 @@ impl Placement {
                 blocks: blocks.len(),
             });
         }
-        let parts = balanced_parts(costs, devices.len()).map_err(|error| match error {
-            PlacementError::Cost { block, cost } => PlacementError::Cost {
-                block: named(blocks, &block),
-                cost,
-            },
-            other => other,
-        })?;
+        let name = |block: usize| blocks.names()[block].to_string();
+        let parts = balanced_parts_of(costs, devices.len(), name)?;
         let start = |(part, device): (std::ops::Range<usize>, &Device)| {
             (Start::Block(part.start), device.clone())
         };
@@ -207,12 +203,4 @@ fn begun_by<M, I, O>(
             blocks: names.iter().map(ToString::to_string).collect(),
         },
     })
-}
-
-/// The name of the block with this number.
-fn named<M, I, O>(blocks: &Blocks<M, I, O>, number: &str) -> String {
-    let number = number.parse::<usize>().ok();
-    let names = blocks.names();
-    let name = number.and_then(|number| names.get(number).copied());
-    name.unwrap_or_default().to_string()
 }

@@ -1,15 +1,15 @@
 //! A placement checked against a model: what is moved, and when.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, ParamId};
+use burn::module::{Module, ModuleMapper, ParamId};
 use burn::prelude::*;
 
-use crate::blocks::{AnyActivation, Blocks, InBlocks};
+use crate::blocks::{AnyActivation, Blocks, InBlocks, ParameterPath, identities, typed};
 use crate::recompute::{Randomness, checkpointed_run};
+use crate::walking::TiedParameters;
 
 /// How a model is on several devices: made by [`Placement::split`](super::Placement::split), and
 /// good for every copy of the model, with or without autodiff.
@@ -144,7 +144,7 @@ impl DeviceSplit {
         }
         let mut homes = HashMap::new();
         let mut homes_by_id = HashMap::new();
-        for (path, id) in identities(model) {
+        for (ParameterPath { path, .. }, id) in identities(model) {
             let users = blocks.users_of(&path).into_iter().map(|user| part_of[user]);
             let users = users.collect::<Vec<_>>();
             let Some(first) = users.first() else { continue };
@@ -204,7 +204,7 @@ impl DeviceSplit {
         model.map(&mut Placing {
             split: self,
             path: Vec::new(),
-            placed: HashMap::new(),
+            placed: TiedParameters::default(),
         })
     }
 
@@ -246,10 +246,7 @@ impl DeviceSplit {
                 }
             };
         }
-        *activation
-            .into_any()
-            .downcast::<M::Output>()
-            .expect("the last block of a model yields the model's output")
+        typed(activation)
     }
 }
 
@@ -266,48 +263,24 @@ impl Part {
     }
 }
 
-/// The path and id of each parameter and buffer, in the order of the model's fields.
-fn identities<M: Module>(model: &M) -> Vec<(String, ParamId)> {
-    let mut visitor = Identities::default();
-    model.visit(&mut visitor);
-    visitor.found
-}
-
-#[derive(Default)]
-struct Identities {
-    path: Vec<String>,
-    found: Vec<(String, ParamId)>,
-}
-
-impl ModuleVisitor for Identities {
-    crate::walking! { visit each self, param => self.found.push((self.path.join("."), param.id)) }
-
-    crate::walking! { path }
-}
-
 /// Moves parameters to their homes.
 struct Placing<'a> {
     split: &'a DeviceSplit,
     path: Vec<String>,
-    /// `Param<Tensor<..>>` by its id: each is moved once.
-    placed: HashMap<ParamId, Box<dyn Any>>,
+    /// Each is moved once.
+    placed: TiedParameters,
 }
 
 impl Placing<'_> {
     fn place<P: Module + 'static>(&mut self, id: ParamId, param: P) -> P {
-        let known = self
-            .placed
-            .get(&id)
-            .and_then(|known| known.downcast_ref::<P>());
-        if let Some(known) = known {
-            return known.clone();
+        if let Some(placed) = self.placed.get(id) {
+            return placed;
         }
         let placed = match self.split.homes.get(&self.path.join(".")) {
             Some(home) => param.fork(&self.split.parts[*home].device),
             None => param,
         };
-        self.placed.insert(id, Box::new(placed.clone()));
-        placed
+        self.placed.keep(id, placed)
     }
 }
 

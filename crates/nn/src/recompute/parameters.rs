@@ -1,7 +1,6 @@
 //! A segment's parameters: found by being asked for, kept without their graph, and made leaves of the
 //! graph that the backward pass builds.
 
-use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,6 +11,7 @@ use burn::prelude::*;
 
 use super::graph::{leaf, untracked};
 use super::source::{self, SharedSource};
+use crate::walking::TiedParameters;
 
 /// A parameter that a segment has asked for.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl<M: Module> Observed<M> {
     pub(crate) fn new(module: &M) -> Self {
         let mut observer = Observer {
             uses: Uses::default(),
-            observed: HashMap::new(),
+            observed: TiedParameters::default(),
             sources: Sources::new(),
         };
         let module = module.clone().map(&mut observer);
@@ -107,8 +107,7 @@ fn lock(uses: &Uses) -> std::sync::MutexGuard<'_, Vec<Used>> {
 
 struct Observer {
     uses: Uses,
-    /// `Param<Tensor<D>>` by its id: a parameter that the module holds twice stays one.
-    observed: HashMap<ParamId, Box<dyn Any>>,
+    observed: TiedParameters,
     sources: Sources,
 }
 
@@ -123,9 +122,8 @@ impl ModuleMapper for Observer {
         if without_graph {
             return param;
         }
-        let known = self.observed.get(&param.id);
-        if let Some(known) = known.and_then(|known| known.downcast_ref::<Param<Tensor<D>>>()) {
-            return known.clone();
+        if let Some(observed) = self.observed.get(param.id) {
+            return observed;
         }
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         let uses = self.uses.clone();
@@ -147,8 +145,7 @@ impl ModuleMapper for Observer {
             plain
         };
         let observed = Param::uninitialized(id, at_first_use, device, true, shape);
-        self.observed.insert(id, Box::new(observed.clone()));
-        observed
+        self.observed.keep(id, observed)
     }
 }
 

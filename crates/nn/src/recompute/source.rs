@@ -6,6 +6,8 @@ use std::sync::Arc;
 use burn::backend::DispatchTensor;
 use burn::module::ParamId;
 
+use crate::thread_value::with_value;
+
 /// Provides the parameters that a rank does not keep each time a checkpointed segment uses them: in the forward pass,
 /// and again when it is recomputed. In between they are not in memory.
 ///
@@ -51,14 +53,7 @@ thread_local! {
 /// Runs `pass` with `source`: checkpointed segments take the parameters it has from there, and again in their backward
 /// pass.
 pub fn with_parameters_from<R>(source: SharedSource, pass: impl FnOnce() -> R) -> R {
-    struct Before(Option<SharedSource>);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            SOURCE.set(self.0.take());
-        }
-    }
-    let _before = Before(SOURCE.replace(Some(source)));
-    pass()
+    with_value(&SOURCE, source, pass)
 }
 
 /// Whether this thread runs a pass whose parameters come from a [`ParameterSource`]: reading one that is not used then

@@ -50,6 +50,7 @@ use burn::prelude::*;
 use burn::tensor::{DType, Gradients};
 
 use crate::layers::{add_bias, product};
+use crate::thread_value::with_value;
 use operations::SplitBackwardOps;
 use slot::Slot;
 
@@ -69,7 +70,7 @@ thread_local! {
 /// the [module's example](self).
 pub fn record<R>(forward: impl FnOnce() -> R) -> (R, WeightBackward) {
     let recording = Recording::default();
-    let output = recording.enter(forward);
+    let output = with_value(&RECORDING, recording.clone(), forward);
     (output, WeightBackward { recording })
 }
 
@@ -149,19 +150,6 @@ fn current() -> Option<Recording> {
 }
 
 impl Recording {
-    /// Runs `forward` and records its layers.
-    fn enter<R>(&self, forward: impl FnOnce() -> R) -> R {
-        /// Restores the recording before, also after a panic.
-        struct Restore(Option<Recording>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                RECORDING.set(self.0.take());
-            }
-        }
-        let _restore = Restore(RECORDING.replace(Some(self.clone())));
-        forward()
-    }
-
     /// `input * weight`, with the weight's gradient deferred.
     fn product(&self, input: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
         let slot = Arc::new(Slot::default());

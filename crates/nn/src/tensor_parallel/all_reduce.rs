@@ -6,6 +6,7 @@ use burn::prelude::Tensor;
 use burn::tensor::{DType, TensorData};
 
 use super::group::TensorGroup;
+use crate::all_reduce::unread;
 use crate::checked_all_reduce::{LayerCall, Pass, checked_all_reduce_on_device};
 use crate::group::{DeviceAllReduce, SyncError};
 
@@ -29,7 +30,7 @@ impl ShardAllReduce {
         let mut values = match dtype {
             DType::F32 => data
                 .try_into_vec::<f32>()
-                .map_err(|error| self.unread(&error))?,
+                .map_err(|error| unread(&*self.group, &error))?,
             _ => data.iter::<f32>().collect(),
         };
         self.sum_values(&mut values, pass)?;
@@ -77,14 +78,5 @@ impl ShardAllReduce {
         let backward = u32::from(pass == Pass::Backward);
         let digits = [layer, layer >> 8, call, (call >> 8) << 1 | backward];
         digits.map(|digit| f32::from((digit & 0xff) as u8))
-    }
-
-    /// A device's error, of which the other ranks are notified: they wait for this one.
-    pub(crate) fn unread(&self, error: &dyn std::fmt::Display) -> SyncError {
-        let error = SyncError::Read {
-            reason: error.to_string(),
-        };
-        self.group.abort(&error.to_string());
-        error
     }
 }

@@ -17,6 +17,7 @@ use super::all_reduce::MOST_RANKS;
 use super::group::TensorGroup;
 use super::rules::{TensorParallelError, TensorRule, TensorShard};
 use super::shard::Membership;
+use crate::thread_value::with_value;
 
 thread_local! {
     static WALK: RefCell<Option<Walk>> = const { RefCell::new(None) };
@@ -99,18 +100,12 @@ pub(crate) fn sites<M: Module>(model: &M) -> Vec<Site> {
 }
 
 fn walk<R>(walk: Walk, work: impl FnOnce() -> R) -> (R, Vec<Site>) {
-    /// Takes back what was there before, whatever happens.
-    struct Restore(Option<Walk>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            WALK.set(self.0.take());
-        }
-    }
-    let _restore = Restore(WALK.replace(Some(walk)));
-    let result = work();
-    let found =
-        WALK.with_borrow_mut(|walk| walk.as_mut().map(|walk| std::mem::take(&mut walk.found)));
-    (result, found.unwrap_or_default())
+    with_value(&WALK, walk, || {
+        let result = work();
+        let found =
+            WALK.with_borrow_mut(|walk| walk.as_mut().map(|walk| std::mem::take(&mut walk.found)));
+        (result, found.unwrap_or_default())
+    })
 }
 
 /// Tells a walk of a layer that is being visited.

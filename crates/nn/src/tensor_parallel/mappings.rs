@@ -11,7 +11,7 @@ use burn::backend::{
 use burn::tensor::read_sync;
 
 use super::all_reduce::ShardAllReduce;
-use crate::all_reduce::{of_row, row_of};
+use crate::all_reduce::{of_row, row_of, unread};
 use crate::backward_step::with_backward_step;
 use crate::checked_all_reduce::Pass;
 use crate::group::SyncError;
@@ -77,7 +77,7 @@ where
     }
     let device = gradient.device();
     let data = read_sync(B::float_into_data(gradient));
-    let data = data.map_err(|error| all_reduce.unread(&error))?;
+    let data = data.map_err(|error| unread(&*all_reduce.group, &error))?;
     let sum = all_reduce.sum(data, Pass::Backward)?;
     Ok(B::float_from_data(sum, &device))
 }

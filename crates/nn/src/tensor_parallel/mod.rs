@@ -16,7 +16,7 @@
 //! keeps them equal but that they begin equal.
 //!
 //! An all-reduce carries as many numbers as the activation, in `f32`: through the memory of the host, or from device to device
-//! ([`TensorGroup::on_device`]).
+//! ([`StatisticsGroup::on_device`](crate::StatisticsGroup::on_device)).
 
 mod agreement;
 mod all_reduce;

@@ -1,7 +1,6 @@
 //! A linear layer's part, and what it sums over the ranks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use burn::backend::Dispatch;
 use burn::prelude::*;
@@ -10,7 +9,8 @@ use super::all_reduce::ShardAllReduce;
 use super::group::TensorGroup;
 use super::mappings::TensorParallelMappings;
 use super::rules::TensorShard;
-use crate::checked_all_reduce::{LayerCall, Pass};
+use crate::all_reduce::unread;
+use crate::checked_all_reduce::{LayerPlace, Pass};
 use crate::group::SyncError;
 
 /// A layer's place among the ranks.
@@ -18,10 +18,7 @@ use crate::group::SyncError;
 pub(crate) struct Membership {
     pub(crate) shard: TensorShard,
     group: Arc<dyn TensorGroup>,
-    /// The layer's number in the model, the same on all ranks.
-    layer: u32,
-    /// How often the layer has run, counted over all its clones.
-    calls: Arc<AtomicU32>,
+    place: LayerPlace,
 }
 
 impl Membership {
@@ -29,8 +26,7 @@ impl Membership {
         Self {
             shard,
             group,
-            layer,
-            calls: Arc::default(),
+            place: LayerPlace::new(layer),
         }
     }
 
@@ -45,10 +41,7 @@ impl Membership {
     fn next(&self) -> ShardAllReduce {
         ShardAllReduce {
             group: Arc::clone(&self.group),
-            layer_call: LayerCall {
-                layer: self.layer,
-                call: self.calls.fetch_add(1, Ordering::Relaxed),
-            },
+            layer_call: self.place.next_call(),
         }
     }
 
@@ -87,7 +80,7 @@ impl Membership {
         }
         let (device, dtype) = (own.device(), own.dtype());
         let data = own.try_into_data();
-        let data = data.map_err(|error| all_reduce.unread(&error))?;
+        let data = data.map_err(|error| unread(&*all_reduce.group, &error))?;
         let sum = all_reduce.sum(data, Pass::Forward)?;
         Ok(Tensor::from_data(sum, (&device, dtype)))
     }

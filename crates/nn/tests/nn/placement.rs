@@ -11,7 +11,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_nn::{
-    BlockError, Blocks, InBlocks, Moved, Placement, PlacementError, parameter_counts,
+    BlockError, Blocks, DeviceSplit, InBlocks, Moved, Placement, PlacementError, parameter_counts,
 };
 
 use self::noted::Noted;
@@ -53,6 +53,11 @@ fn tied(device: &Device) -> Tied {
         layers: (0..3).map(|_| linear()).collect(),
         output: linear(),
     }
+}
+
+fn even(model: &Tied, devices: &[Device]) -> DeviceSplit {
+    let placement = Placement::even(model, devices).unwrap();
+    placement.split(model).unwrap()
 }
 
 fn input(device: &Device) -> (Noted, Arc<Mutex<Vec<String>>>) {
@@ -125,10 +130,7 @@ fn a_tied_parameter_gets_the_gradients_of_all_its_users() {
     let expected = pass(&whole, whole.blocks().forward(&whole, input(&device).0));
     for devices in 1..=5 {
         let devices = vec![device.clone(); devices];
-        let split = Placement::even(&whole, &devices)
-            .unwrap()
-            .split(&whole)
-            .unwrap();
+        let split = even(&whole, &devices);
         let model = split.place(whole.clone());
         assert_eq!(model.input.weight.id, whole.input.weight.id);
         let output = split.forward(&model, input(&device).0);
@@ -182,10 +184,7 @@ fn placing_keeps_ids_what_is_trained_and_what_has_no_value_yet() {
     let mut model = tied(&device);
     model.output.weight = model.output.weight.set_require_grad(false);
     let devices = [device.clone(), device.clone()];
-    let split = Placement::even(&model, &devices)
-        .unwrap()
-        .split(&model)
-        .unwrap();
+    let split = even(&model, &devices);
     let ids = [model.input.weight.id, model.output.weight.id];
     let placed = split.place(model);
     assert_eq!([placed.input.weight.id, placed.output.weight.id], ids);
@@ -298,10 +297,7 @@ fn shares_are_even_by_parameters() {
     // Weights of 9 and biases of 3; the tied weight counts for its first user.
     assert_eq!(parameter_counts(&model), [12.0; 5]);
     let devices = vec![device; 3];
-    let split = Placement::even(&model, &devices)
-        .unwrap()
-        .split(&model)
-        .unwrap();
+    let split = even(&model, &devices);
     let sizes = split.parts().iter().map(|part| part.blocks.len());
     assert_eq!(sizes.max(), Some(2));
     let places = split.parts().iter().map(|part| &part.device);
@@ -313,10 +309,7 @@ fn each_block_is_timed() {
     let device = Device::flex();
     let model = tied(&device);
     let devices = [device.clone(), device.clone()];
-    let split = Placement::even(&model, &devices)
-        .unwrap()
-        .split(&model)
-        .unwrap();
+    let split = even(&model, &devices);
     let model = split.place(model);
     let (x, log) = input(&device);
     let costs = split.forward_costs(&model, x, 2).unwrap();

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    Connector, Ddp, DdpError, InitialValues, ShareOfBatch, SyncedGradients, verify_whole_parameters,
+    Connector, Ddp, DdpError, GradientNorm, InitialValues, ShareOfBatch, SyncedGradients,
+    verify_whole_parameters,
 };
 use everburn_nn::{
     Activation, InBlocks, TensorGroup, TensorRule, forget_shards, planned_shards, tensor_parallel,
@@ -303,7 +304,7 @@ where
         synced.gradients = self.shared.sum(model, synced.gradients)?;
         if let Some(max) = max_gradient_norm {
             let (gradients, norm) = self.shared.clip(model, synced.gradients, max)?;
-            (synced.gradients, synced.norm) = (gradients, Some(norm.into()));
+            (synced.gradients, synced.norm) = (gradients, Some(GradientNorm::known(norm)));
         }
         Ok((synced, self.counted_once(sums), times))
     }

@@ -23,9 +23,9 @@ use burn::backend::{
 };
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
+use burn_cubecl::CubeBackend;
 use burn_cubecl::fusion::FusionCubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{CubeBackend, CubeDevice};
 
 pub(crate) use self::adapters::{describe, name_of, names, open};
 pub(crate) use self::kernel_timer::GpuKernelTimer;
@@ -48,14 +48,6 @@ pub(crate) fn is_gpu(device: &Device) -> bool {
         device.clone().inner().as_dispatch(),
         DispatchDevice::Cube(_)
     )
-}
-
-/// The index of the GPU that `device` is, as `CUDA_VISIBLE_DEVICES` counts them.
-pub(crate) fn cuda_index(device: &Device) -> Option<usize> {
-    match device.clone().inner().as_dispatch() {
-        DispatchDevice::Cube(CubeDevice::Cuda(device)) => Some(device.index),
-        _ => None,
-    }
 }
 
 /// [`super::flat::flatten`] by one kernel. `None` if not on a GPU, or for a dtype that the kernel does not multiply in

@@ -21,7 +21,7 @@ impl ParameterShards {
         gradients: GradientsParams,
     ) -> Result<GradientsParams, DdpError> {
         let (shared, home) = (self.ddp.shared(), self.home.clone().inner());
-        let numbers = shared.numbers();
+        let numbers = &shared.numbers;
         let (sharded, bytes) = module_shards::shard_gradients(
             model,
             gradients,
@@ -42,7 +42,7 @@ impl ParameterShards {
     pub fn average(&mut self, shards: GradientShards) -> Result<SyncedGradients, DdpError> {
         self.held.gradients = self.held.gradients.max(shards.num_bytes());
         let (mut norm, mut factor) = (None, 1.0);
-        if let Some(max) = self.ddp.shared().config().max_gradient_norm {
+        if let Some(max) = self.ddp.shared().config.max_gradient_norm {
             let group = self.ddp.group();
             let squares = shards.sums_of_squares();
             // The other ranks would wait for those of this one.

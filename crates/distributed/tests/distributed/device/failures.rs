@@ -1,16 +1,14 @@
 //! What ends a step, and the errors of its ranks.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, GroupOptions};
-use everburn_distributed::{Ddp, DdpError, NcclCommunicator, NcclWait};
-use everburn_distributed_fake::FakeMemory;
+use everburn_distributed::DdpError;
 use everburn_nccl::Status;
 use everburn_nccl_fake::Fault;
 
-use super::ways::{Rank, WAYS, Way, model, on_ranks, on_ranks_with};
+use super::ways::{Rank, WAYS, Way, on_ranks, on_ranks_with};
 use crate::models::rows;
 use crate::steps::{overlapped, small_buckets};
 
@@ -111,17 +109,7 @@ fn a_rank_that_does_not_come_is_named_with_the_step() {
     };
     let results = on_ranks_with(2, options, |rank| {
         let number = rank.number();
-        let nccl = rank.cluster.connect(number, &rank.group).unwrap();
-        let memory = Arc::new(FakeMemory::new(rank.cluster.clone(), number));
-        let communicator = Arc::new(NcclCommunicator::new(nccl, memory, NcclWait::Host));
-        let device = Device::flex().autodiff();
-        let made = Ddp::with_communicator(
-            model(&device),
-            rank.group.clone(),
-            small_buckets(),
-            communicator,
-        );
-        let (ddp, model) = made.unwrap();
+        let (ddp, model) = rank.ddp(Way::NcclAndHostWaits, small_buckets()).unwrap();
         overlapped(&ddp, &model, 4, 1, true).unwrap();
         rank.group.barrier().wait().unwrap();
         rank.group.set_step(5);
@@ -133,7 +121,8 @@ fn a_rank_that_does_not_come_is_named_with_the_step() {
             return ended;
         }
         let watched = step.with_hooks(&model, 2);
-        drop(watched.loss(rows(2, &device), true).mean().backward());
+        let mine = rows(2, &Device::flex().autodiff());
+        drop(watched.loss(mine, true).mean().backward());
         // The parameter that nobody uses is known by an answer of all, which does not come here.
         let error = step.finish(&model).unwrap_err();
         assert!(

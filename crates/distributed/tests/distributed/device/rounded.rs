@@ -11,6 +11,7 @@ use everburn_distributed::{
 
 use super::ways::model;
 use crate::communication_hooks::ranks::{WORLD_SIZES, bits, random};
+use crate::models::values;
 use crate::ranks::on_ranks;
 use crate::steps::{all_values, overlapped, small_buckets};
 
@@ -22,19 +23,13 @@ fn config(hook: &str) -> CommunicationHookConfig {
 
 /// A communicator beside `group`.
 fn communicator(group: &ProcessGroup, hook: &str) -> HostCommunicator {
-    let all: Vec<usize> = (0..group.world_size()).collect();
-    let own = group.subgroup(&all).unwrap().unwrap();
+    let own = group.duplicate("gradients").unwrap();
     HostCommunicator::with_hook(own, config(hook)).unwrap()
 }
 
 fn tensor(values: &[f32]) -> Tensor<1> {
     let data = TensorData::new(values.to_vec(), [values.len()]);
     Tensor::from_data(data, &Device::flex())
-}
-
-fn numbers(sum: Tensor<1>) -> Vec<f32> {
-    assert_eq!(sum.dtype(), DType::F32);
-    sum.into_data().iter::<f32>().collect()
 }
 
 /// Usual numbers, those that leave the range of the type in both directions, and what is not finite.
@@ -69,17 +64,19 @@ fn a_bucket_of_a_device_gets_the_bits_of_the_hook_and_sends_as_many_bytes() {
                         .map(|(index, values)| communicator.begin(index, tensor(values)).unwrap())
                         .collect();
                     let mut bytes = 0;
-                    for (index, (sum, values)) in begun.into_iter().zip(&mut buckets).enumerate() {
+                    for (index, (sum, own)) in begun.into_iter().zip(&mut buckets).enumerate() {
                         let bucket = GradientBucket {
                             index,
                             slots: &[],
-                            values,
+                            values: own,
                         };
                         bytes += on_host.reduce(bucket, &group).unwrap();
-                        let found = numbers(sum.collect().unwrap());
+                        let sum = sum.collect().unwrap();
+                        assert_eq!(sum.dtype(), DType::F32);
+                        let found = values(sum);
                         assert_eq!(
                             bits(&found),
-                            bits(values),
+                            bits(own),
                             "{hook}, {world_size} ranks, step {step}, bucket {index}"
                         );
                     }
@@ -101,7 +98,7 @@ fn a_sum_that_nobody_collects_is_forgotten_on_all_ranks() {
         let communicator = communicator(&group, "fp16");
         let begin = || communicator.begin(0, tensor(&[1.0; 100])).unwrap();
         let step = || {
-            assert_eq!(numbers(begin().collect().unwrap()), [3.0; 100]);
+            assert_eq!(values(begin().collect().unwrap()), [3.0; 100]);
             communicator.take_bytes().unwrap()
         };
         assert_eq!([step(), step()], [400, 200]);
@@ -123,7 +120,7 @@ fn other_types_than_f32_go_as_they_are() {
                 .collect()
                 .unwrap();
             assert_eq!(sum.dtype(), dtype);
-            assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
+            assert_eq!(values(sum), [3.0; 5]);
             assert_eq!(communicator.take_bytes(), Some(5 * dtype.size() as u64));
         });
     }

@@ -11,6 +11,7 @@ use everburn_distributed::{
 };
 use everburn_distributed_fake::FakeMemory;
 use everburn_nccl_fake::{FakeCluster, Fault};
+use everburn_tests::in_parallel;
 
 use crate::models::Branchy;
 
@@ -49,8 +50,7 @@ impl Rank {
     /// The communicator of all ranks.
     pub fn communicator(&self, way: Way) -> Arc<dyn DeviceCommunicator> {
         if way == Way::Staged {
-            let all: Vec<usize> = (0..self.group.world_size()).collect();
-            let own = self.group.subgroup(&all).unwrap().unwrap();
+            let own = self.group.duplicate("gradients").unwrap();
             return Arc::new(HostCommunicator::start(own).unwrap());
         }
         let rank = self.number();
@@ -85,7 +85,7 @@ pub fn on_ranks_with<T: Send>(
     work: impl Fn(Rank) -> T + Sync,
 ) -> Vec<T> {
     let cluster = Arc::new(FakeCluster::new(world_size));
-    crate::ranks::threads(ProcessGroup::over_threads(world_size, options), |group| {
+    in_parallel(ProcessGroup::over_threads(world_size, options), |group| {
         let cluster = cluster.clone();
         work(Rank { group, cluster })
     })

@@ -11,9 +11,7 @@ fn samples_are_changed_anew_in_each_epoch_and_alike_on_any_number_of_ranks() {
     // All samples of an epoch, in the order in which the ranks together read them.
     let epoch = |epoch: usize, world_size: usize, workers: usize, behind: usize| {
         let of_rank = |rank| {
-            let sampler = sampler(53, rank, world_size);
-            let numbers = numbers.clone();
-            let loader = DistributedLoader::new(numbers, Arc::new(Listed), sampler, Device::flex())
+            let loader = of_rank(&numbers, rank, world_size)
                 .in_micro_batches(2)
                 .prefetching(ahead(workers, 2))
                 .augmenting(
@@ -72,12 +70,10 @@ fn samples_are_mixed_with_the_same_partners_on_any_number_of_ranks() {
     let epoch = |epoch: usize, world_size: usize, workers: usize| {
         let mut samples = Vec::new();
         for rank in 0..world_size {
-            let sampler = sampler(53, rank, world_size);
-            let numbers = numbers.clone();
             let change = Augment::new(|number, rng| {
                 number + 1_000_000 * (1 + i64::from(rng.next_u32() % 100))
             });
-            let loader = DistributedLoader::new(numbers, Arc::new(Listed), sampler, Device::flex())
+            let loader = of_rank(&numbers, rank, world_size)
                 .prefetching(ahead(workers, 2))
                 .augmenting(
                     7,

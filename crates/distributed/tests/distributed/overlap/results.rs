@@ -1,11 +1,11 @@
 //! What steps yield.
 
 use burn::module::Param;
-use burn::optim::{GradientsParams, SgdConfig};
+use burn::optim::SgdConfig;
 use burn::prelude::*;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-use crate::models::{Branchy, assert_close, gradient, rows};
+use crate::models::{Branchy, assert_close, gradient, gradients_over, rows, values};
 use crate::ranks::on_ranks;
 use crate::steps::{
     all_values, assert_branch_is_averaged, assert_clipped, assert_equal_within_rounding,
@@ -89,8 +89,7 @@ fn the_branch_of_one_rank_weighs_as_much_as_its_samples() {
         let take_branch = ddp.group().rank() == 1;
         let share = share_of(5, 1, 2);
         let mine = rows(5, &device).slice([share.clone()]);
-        let theirs = model.loss(mine, true).mean();
-        let theirs = GradientsParams::from_grads(theirs.backward(), &model);
+        let theirs = gradients_over(&model, mine, true);
         let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
         let weight = share.len() as f32 / 5.0;
         let expected = expected.into_iter().map(|g| g * weight).collect::<Vec<_>>();
@@ -147,8 +146,7 @@ fn a_branch_in_an_earlier_micro_batch_only_counts() {
             drop(loss.mean().backward());
         }
         let synced = step.finish(&model).unwrap();
-        let first = model.loss(rows(2, &device), true).mean();
-        let first = GradientsParams::from_grads(first.backward(), &model);
+        let first = gradients_over(&model, rows(2, &device), true);
         let expected = gradient(&first, &model.sometimes.weight).unwrap();
         let expected: Vec<f32> = expected.into_iter().map(|g| g / 2.0).collect();
         let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
@@ -219,14 +217,7 @@ fn tied_weights_learn_as_one_parameter() {
                 model = ddp.tie(optimizer.step(0.1, model, synced.gradients));
             }
             ddp.verify_replicas(&model).unwrap();
-            let both = [0, 1].map(|layer: usize| -> Vec<f32> {
-                model[layer]
-                    .weight
-                    .val()
-                    .into_data()
-                    .try_into_vec()
-                    .unwrap()
-            });
+            let both = [0, 1].map(|layer: usize| values(model[layer].weight.val()));
             assert_eq!(both[0], both[1], "both places hold what was learnt");
             both[0].clone()
         });

@@ -15,11 +15,12 @@ use everburn_nn::{
     Linear, LinearConfig, Randomness, TensorGroup, TensorRule, checkpointed_forward,
     parameter_paths, parameter_shards, split_backward,
 };
+use everburn_tests::in_parallel;
 
 use super::model::{StepResult, assert_equal, cut, device, gathered, gpt, loss_of, tokens};
 use crate::device::ways;
 use crate::parameters::{Named, gradients, parameters};
-use crate::ranks::{separate, threads};
+use crate::ranks::separate;
 
 fn groups(world_size: usize) -> Vec<ProcessGroup> {
     let options = GroupOptions {
@@ -75,7 +76,7 @@ fn steps() -> impl Fn(&Mlp) -> StepResult + Sync {
 fn sums_by_nccl_have_the_bits_of_those_through_host_memory() {
     let (whole, step) = (Mlp::new(), steps());
     // A sum of two numbers is rounded alike everywhere.
-    let host = threads(groups(2), |group| {
+    let host = in_parallel(groups(2), |group| {
         step(&tensor_parallel(separate(&whole), &rules(), &group).unwrap())
     });
     for way in [
@@ -107,7 +108,7 @@ fn a_perceptron_has_the_gradients_of_one_device() {
     let expected = step(&whole);
     let rules = rules();
     for world_size in [2, 3, 4] {
-        let ranks = threads(groups(world_size), |group| {
+        let ranks = in_parallel(groups(world_size), |group| {
             let model = tensor_parallel(separate(&whole), &rules, &group).unwrap();
             assert_eq!(model.up.weight.dims(), [6, 24 / world_size]);
             assert_eq!(model.down.weight.dims(), [24 / world_size, 6]);
@@ -175,7 +176,7 @@ fn a_decoder_has_the_gradients_of_one_device() {
             (3, Way::Halves),
             (2, Way::Recomputed),
         ] {
-            let ranks = threads(groups(world_size), |group| {
+            let ranks = in_parallel(groups(world_size), |group| {
                 let model = cut(&whole, &group);
                 assert_eq!(parameter_shards(&model).len(), 2 * (4 * 2 + 2));
                 let found = found(&model, way);
@@ -193,7 +194,7 @@ fn a_decoder_has_the_gradients_of_one_device() {
 #[test]
 fn two_halves_have_the_bits_of_the_whole_on_every_rank() {
     let whole = gpt(Positions::Learned);
-    threads(groups(2), |group| {
+    in_parallel(groups(2), |group| {
         let model = cut(&whole, &group);
         assert_eq!(
             found(&model, Way::Halves).named,
@@ -223,7 +224,7 @@ fn twenty_steps_of_a_decoder_are_those_of_one_device() {
     let whole = gpt(Positions::Rotary);
     let expected = train(separate(&whole), Way::Plain, 20);
     for (world_size, way) in [(2, Way::Plain), (4, Way::Plain), (2, Way::Halves)] {
-        let ranks = threads(groups(world_size), |group| {
+        let ranks = in_parallel(groups(world_size), |group| {
             train(cut(&whole, &group), way, 20)
         });
         let off = (ranks[0].loss - expected.loss).abs();
@@ -237,7 +238,7 @@ fn a_model_that_is_cut_validates_like_the_whole() {
     let whole = gpt(Positions::Rotary);
     let input = || tokens(2, 1, &Device::flex());
     let expected = whole.valid().forward(input()).into_data();
-    threads(groups(3), |group| {
+    in_parallel(groups(3), |group| {
         let model = cut(&whole, &group);
         let paths = |model: &Gpt| {
             let paths = parameter_paths(model).into_iter();

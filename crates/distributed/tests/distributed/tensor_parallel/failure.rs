@@ -8,10 +8,11 @@ use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_distributed::{ModuleRanks, tensor_parallel};
 use everburn_models::gpt::Positions;
 use everburn_nn::{LinearConfig, TensorGroup, TensorParallel, TensorRule};
+use everburn_tests::in_parallel;
 
 use super::model::{cut, device, gpt, loss_of, tokens};
 use crate::device::ways;
-use crate::ranks::{on_ranks, separate, threads};
+use crate::ranks::{on_ranks, separate};
 
 #[test]
 fn a_rank_that_dies_between_the_passes_is_named() {
@@ -70,7 +71,7 @@ fn a_rank_that_skips_a_layer_is_named() {
     };
     let groups = ProcessGroup::over_threads(2, options);
     let failed = Barrier::new(2);
-    let errors = threads(groups, |group| {
+    let errors = in_parallel(groups, |group| {
         let model = cut(&whole, &group);
         if group.rank() == 0 {
             let _scores = model.forward(tokens(2, 0, &device()));
