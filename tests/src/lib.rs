@@ -10,7 +10,7 @@
 //! - [`Etcd`] is an etcd of three members, which can be killed one by one;
 //! - [`HttpServer`] answers requests as a test decides;
 //! - [`Meeting`] is where the threads of a test meet;
-//! - [`Run`] reads the run directory;
+//! - [`Run`] reads the run directory, [`json_lines`] what has a JSON object on each line;
 //! - [`Siege`] is what a process without the job's secret could do to it;
 //! - [`Talker`] is a process whose lines a test reads;
 //! - [`tar`] writes tar files;
@@ -45,7 +45,7 @@ pub use job::{Ended, Job};
 pub use meeting::Meeting;
 pub use port::{free_port, on_a_free_port};
 pub use processes::{Process, StoppedProcess, processes_marked};
-pub use run::Run;
+pub use run::{Run, json_lines};
 pub use skip::{data_folder, skip, skip_missing};
 pub use stranger::{Attack, Siege};
 pub use talker::Talker;

@@ -7,6 +7,17 @@ use everburn_record::Live;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
+/// The JSON of each line of `text`.
+///
+/// # Panics
+/// When a line is no JSON.
+pub fn json_lines(text: &str) -> Vec<Value> {
+    let lines = text.lines().map(serde_json::from_str);
+    lines
+        .collect::<Result<_, _>>()
+        .unwrap_or_else(|error| panic!("a line is no JSON: {error}\n{text}"))
+}
+
 /// A run directory, read by someone who knows its files only by their documentation.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -81,11 +92,7 @@ impl Run {
     /// When a line is no JSON.
     pub fn metrics(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).unwrap_or_default();
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole
-            .lines()
-            .map(|line| serde_json::from_str(line).expect("a line of metrics.jsonl is JSON"))
-            .collect()
+        json_lines(text.rfind('\n').map_or("", |end| &text[..end]))
     }
 
     /// Epoch and loss, to the bit, of the lines of a kind.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use everburn_tests::{
-    AssertContains, DEADLINE, Everburn, Run, Terminal, holds_within, skip_missing,
+    AssertContains, DEADLINE, Everburn, Run, Terminal, holds_within, json_lines, skip_missing,
 };
 use rustix::process::Signal;
 
@@ -204,11 +204,7 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     let kinds = [
         "run", "metric", "ranks", "event", "live", "report", "running",
     ];
-    let updates: Vec<serde_json::Value> = ended
-        .stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let updates = json_lines(&ended.stdout);
     for kind in kinds {
         let there = updates.iter().any(|update| update.get(kind).is_some());
         assert!(there, "no {kind}: {ended}");
@@ -302,11 +298,7 @@ fn followed(mut follower: Child, folder: &Path, name: &str) -> Vec<serde_json::V
     let ended = holds_within(DEADLINE, || follower.try_wait().unwrap().is_some());
     assert!(ended, "the follower did not end");
     assert!(follower.wait().unwrap().success());
-    let text = std::fs::read_to_string(folder.join(name)).unwrap();
-    let lines = text.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    json_lines(&std::fs::read_to_string(folder.join(name)).unwrap())
 }
 
 #[test]

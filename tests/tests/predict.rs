@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn};
+use everburn_tests::{Ended, Everburn, json_lines};
 use serde_json::Value;
 
 /// A model that has learnt for a moment, in the run directory `run`.
@@ -17,19 +17,12 @@ fn predict(folder: &Path, flags: &[&str]) -> Ended {
     Everburn::new(folder, ["predict", "run"]).args(flags).run()
 }
 
-fn lines(text: &str) -> Vec<Value> {
-    let lines = text.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
 #[test]
 fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
     trained(folder.path(), "mlp", &["--steps", "6"]);
     let printed = predict(folder.path(), &[]).succeeded();
-    let alone = lines(&printed.stdout);
+    let alone = json_lines(&printed.stdout);
     assert_eq!(alone.len(), 200, "{printed}");
     for ranks in ["2", "3"] {
         let name = format!("{ranks}.jsonl");
@@ -37,7 +30,7 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
         let told = predict(folder.path(), &flags).succeeded();
         told.prints(["200 predictions of test"]);
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
-        let of_ranks = lines(&text);
+        let of_ranks = json_lines(&text);
         assert_eq!(of_ranks.len(), alone.len(), "{ranks} ranks");
         for (one, other) in alone.iter().zip(of_ranks) {
             assert_eq!(one["class"], other["class"]);
@@ -54,7 +47,7 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
         }
     }
     let again = predict(folder.path(), &["--ranks", "2"]).succeeded();
-    assert_eq!(lines(&again.stdout).len(), 200, "{again}");
+    assert_eq!(json_lines(&again.stdout).len(), 200, "{again}");
 }
 
 #[test]
@@ -64,7 +57,7 @@ fn other_samples_and_checkpoints_are_taken_where_they_are_asked_for() {
     for (input, count) in [("train", 500), ("validation", 100), ("test", 200)] {
         let flags = ["--input", input, "--checkpoint", "1"];
         let printed = predict(folder.path(), &flags).succeeded();
-        assert_eq!(lines(&printed.stdout).len(), count, "{input}");
+        assert_eq!(json_lines(&printed.stdout).len(), count, "{input}");
     }
 }
 
@@ -79,7 +72,10 @@ fn a_file_is_written_whole_or_stays_what_it_was() {
     predict(folder.path(), &flags).failed_with(2, &messages);
     assert_eq!(std::fs::read_to_string(&output).unwrap(), "before");
     predict(folder.path(), &["--output", "kept.jsonl"]).succeeded();
-    assert_eq!(lines(&std::fs::read_to_string(&output).unwrap()).len(), 200);
+    assert_eq!(
+        json_lines(&std::fs::read_to_string(&output).unwrap()).len(),
+        200
+    );
     let left = std::fs::read_dir(folder.path()).unwrap().flatten();
     let mut left = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
     assert!(!left.any(|name| name.starts_with(".everburn-")));
