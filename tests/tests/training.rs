@@ -287,11 +287,7 @@ fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
         .words("--best-by accuracy --epochs 4 --ranks 2 --run-dir run")
         .succeed();
     let run = Run::new(folder.path().join("run"));
-    let lines = run.metrics().into_iter();
-    let lines = lines.filter(|line| line["kind"] == "validation");
-    let accuracies: Vec<f64> = lines
-        .map(|line| line["accuracy"].as_f64().unwrap())
-        .collect();
+    let accuracies = run.values("validation", "accuracy");
     let highest = accuracies.iter().copied().fold(0.0, f64::max);
     let first = 1 + accuracies
         .iter()
@@ -301,11 +297,7 @@ fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
     assert_eq!(report["best_by"], "accuracy", "{report:#}");
     assert_eq!(report["best_epoch"]["value"], highest, "{report:#}");
     assert_eq!(report["best_epoch"]["epoch"], first, "{report:#}");
-    assert!(
-        run.path
-            .join(format!("checkpoints/epoch-{first:04}"))
-            .is_dir()
-    );
+    assert!(run.checkpoint(first).is_dir());
 
     // Of a metric that nobody reports, those are named that there are.
     let ended = Everburn::train(folder.path(), "mlp")
