@@ -222,8 +222,9 @@ fn cifar_has_a_small_stem_and_is_not_found_where_it_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     write_cifar(&here.join("cifar"));
-    let line =
-        "train resnet18 --data cifar --run-dir run --batch-size 8 --validation-samples 8 --steps 1";
+    let line = format!(
+        "train resnet18 {SMALL_RESNET} --data cifar --run-dir run --batch-size 8 --validation-samples 8 --steps 1"
+    );
     let ended = Everburn::line(here, line).succeed();
     let first = "40 training and 8 test images of 10 classes, scaled to 32x32";
     assert!(
