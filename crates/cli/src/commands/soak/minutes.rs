@@ -243,10 +243,8 @@ fn what_is_wrong(
         if both.is_empty() {
             wrong.push("no step was compared".to_owned());
         }
-        wrong.extend(
-            compare(&expected, &found)
-                .map(|it| format!("it differs at step {}: {}", it.step, it.what)),
-        );
+        let difference = compare(&expected, &found);
+        wrong.extend(difference.map(|found| format!("it differs at {found}")));
     }
     let Some(live) = Live::read(disturbed) else {
         wrong.push("it has no live.json".to_owned());
