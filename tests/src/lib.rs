@@ -44,7 +44,7 @@ pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use job::{Ended, Job};
 pub use meeting::Meeting;
 pub use port::{free_port, on_a_free_port};
-pub use processes::{Process, StoppedProcess, processes_marked};
+pub use processes::{Process, StoppedProcess};
 pub use run::{Run, json_lines};
 pub use skip::{data_folder, skip, skip_missing};
 pub use stranger::{Attack, Siege};
