@@ -189,6 +189,11 @@ impl CliError {
         }
     }
 
+    /// The system does not let this process listen for signals.
+    pub(crate) fn no_signals(error: &std::io::Error) -> Self {
+        Self::usage(format!("signals cannot be listened for: {error}"))
+    }
+
     /// Whether nothing was started because the request itself cannot be met.
     pub(crate) fn is_usage(&self) -> bool {
         match self {

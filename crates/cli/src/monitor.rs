@@ -71,8 +71,7 @@ fn look_on(mut source: Source, stop: &StopSignal) -> Result<Option<String>, Moni
 }
 
 fn listen() -> Result<StopSignal, CliError> {
-    listen_for_stop(None, |_, _| ())
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
+    listen_for_stop(None, |_, _| ()).map_err(|error| CliError::no_signals(&error))
 }
 
 /// Until Ctrl-C. Without a token it draws one, and prints once how a monitor connects with it: on a terminal only,

@@ -219,7 +219,7 @@ fn listen_until_joined(
     };
     EarlyStop::listen_in_a_rank(code, tell)
         .map(Some)
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
+        .map_err(|error| CliError::no_signals(&error))
 }
 
 /// The options of the heartbeat monitor; `None` if it is turned off.
