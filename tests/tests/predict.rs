@@ -6,8 +6,8 @@ use everburn_tests::{Ended, Everburn, json_lines};
 use serde_json::Value;
 
 /// A model that has learnt for a moment, in the run directory `run`.
-fn trained(folder: &Path, model: &str, flags: &[&str]) {
-    Everburn::train(folder, model)
+fn trained(folder: &Path, flags: &[&str]) {
+    Everburn::train(folder, "mlp")
         .args(["--run-dir", "run", "--epochs", "1"])
         .args(flags)
         .succeed();
@@ -20,7 +20,7 @@ fn predict(folder: &Path, flags: &[&str]) -> Ended {
 #[test]
 fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &["--steps", "6"]);
+    trained(folder.path(), &["--steps", "6"]);
     let printed = predict(folder.path(), &[]).succeeded();
     let alone = json_lines(&printed.stdout);
     assert_eq!(alone.len(), 200, "{printed}");
@@ -53,7 +53,7 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
 #[test]
 fn other_samples_and_checkpoints_are_taken_where_they_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &[]);
+    trained(folder.path(), &[]);
     for (input, count) in [("train", 500), ("validation", 100), ("test", 200)] {
         let flags = ["--input", input, "--checkpoint", "1"];
         let printed = predict(folder.path(), &flags).succeeded();
@@ -62,9 +62,24 @@ fn other_samples_and_checkpoints_are_taken_where_they_are_asked_for() {
 }
 
 #[test]
-fn a_file_is_written_whole_or_stays_what_it_was() {
+fn what_cannot_be_predicted_is_refused_before_a_rank_is_started_and_changes_no_file() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &["--steps", "1"]);
+    trained(folder.path(), &["--steps", "1"]);
+    let refused = |flags: &[&str], messages: &[&str]| {
+        let flags = [&["--ranks", "2"], flags].concat();
+        predict(folder.path(), &flags).failed_with(2, messages);
+        assert!(!folder.path().join("run/logs/predict").exists());
+    };
+    let messages = [
+        "nowhere.csv: there is no such file",
+        "test, train, validation",
+    ];
+    refused(&["--input", "nowhere.csv"], &messages);
+    refused(&["--output", "none/a.jsonl"], &["none is no folder"]);
+    let messages = ["lines of JSON, not csv", "predictions.jsonl"];
+    refused(&["--output", "a.CSV"], &messages);
+
+    // A file is written whole or stays what it was.
     let output = folder.path().join("kept.jsonl");
     std::fs::write(&output, "before").unwrap();
     let flags = ["--output", "kept.jsonl", "--input", "run/config.toml"];
@@ -79,36 +94,4 @@ fn a_file_is_written_whole_or_stays_what_it_was() {
     let left = std::fs::read_dir(folder.path()).unwrap().flatten();
     let mut left = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
     assert!(!left.any(|name| name.starts_with(".everburn-")));
-}
-
-#[test]
-fn what_cannot_be_predicted_is_refused_before_a_rank_is_started() {
-    let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &["--steps", "1"]);
-    let refused = |flags: &[&str], messages: &[&str]| {
-        let flags = [&["--ranks", "2"], flags].concat();
-        predict(folder.path(), &flags).failed_with(2, messages);
-        assert!(!folder.path().join("run/logs/predict").exists());
-    };
-    let messages = [
-        "nowhere.csv: there is no such file",
-        "test, train, validation",
-    ];
-    refused(&["--input", "nowhere.csv"], &messages);
-    refused(&["--output", "none/a.jsonl"], &["none is no folder"]);
-    let messages = ["lines of JSON, not csv", "predictions.jsonl"];
-    refused(&["--output", "a.CSV"], &messages);
-}
-
-#[test]
-fn a_model_of_text_writes_and_does_not_predict() {
-    let folder = tempfile::tempdir().unwrap();
-    let text = "model = \"gpt-nano\"\n[gpt]\ncontext = 8\nwidth = 8\nlayers = 1\nheads = 1\n\
-                [data]\nname = \"embedded\"\ntrain_samples = 40\ntest_samples = 8\n\
-                [training]\nbatch_size = 8\nvalidation_samples = 8\nsteps = 1\n";
-    std::fs::write(folder.path().join("text.toml"), text).unwrap();
-    let arguments = ["train", "--config", "text.toml", "--run-dir", "run"];
-    Everburn::new(folder.path(), arguments).succeed();
-    let messages = ["gpt-nano makes no predictions", "`generate`"];
-    predict(folder.path(), &[]).failed_with(2, &messages);
 }

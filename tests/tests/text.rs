@@ -250,8 +250,10 @@ fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
         &["the temperature must be"],
     );
     refused("generate nowhere", &["nowhere"]);
+    let messages = ["gpt-nano makes no predictions", "`generate`"];
+    refused("predict run", &messages);
     Everburn::train(folder.path(), "mlp")
-        .args(["--epochs", "1", "--run-dir", "images"])
+        .args(["--steps", "1", "--run-dir", "images"])
         .succeed();
     refused(
         "generate images",
