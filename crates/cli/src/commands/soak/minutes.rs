@@ -186,9 +186,9 @@ impl Comparison {
             .iter()
             .map(|(kind, count)| format!("{kind}: {count}"));
         say!(
-            "{:.1} % of the throughput is kept (at least {:.0} %); {}",
-            100.0 * self.kept(),
-            100.0 * LEAST_KEPT,
+            "{} of the throughput is kept (at least {}); {}",
+            units::percent(self.kept(), 1),
+            units::percent(LEAST_KEPT, 0),
             events.collect::<Vec<_>>().join(", ")
         );
         for what in &self.wrong {
