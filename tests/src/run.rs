@@ -67,12 +67,21 @@ impl Run {
         std::fs::read_to_string(self.path.join(name)).unwrap_or_default()
     }
 
+    /// A file of JSON.
+    ///
+    /// # Panics
+    /// When it is missing or no JSON.
+    pub fn json(&self, name: &str) -> Value {
+        let text = self.text(name);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"))
+    }
+
     /// `report.json`.
     ///
     /// # Panics
     /// When it is missing or no JSON.
     pub fn report(&self) -> Value {
-        serde_json::from_str(&self.text("report.json")).expect("report.json is JSON")
+        self.json("report.json")
     }
 
     /// A number of the report.
@@ -122,6 +131,12 @@ impl Run {
             value.unwrap_or_else(|| panic!("no {name} in {line}"))
         };
         lines.map(value).collect()
+    }
+
+    /// The lines of `hashes.jsonl` so far, one for each step; none while there is no such file.
+    pub fn hashes(&self) -> Vec<String> {
+        let text = self.text_if_there("hashes.jsonl");
+        text.lines().map(ToOwned::to_owned).collect()
     }
 
     /// How many epochs have been recorded so far.

@@ -30,7 +30,7 @@ fn kill_rank(rank: usize) {
     let log = format!("its log: run/logs/rank-{rank}.log");
     let help = "train --resume --run-dir run` continues from the checkpoint epoch-000";
     ended.failed_with(137, &[&cause, "; the others were at step ", &log, help]);
-    let live: serde_json::Value = serde_json::from_str(&run.text("live.json")).unwrap();
+    let live = run.json("live.json");
     assert_eq!(live["phase"], "ended", "{live:#}");
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
     let failed = format!("it has failed: {cause}");

@@ -235,7 +235,7 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     ] {
         assert!(report.contains(section), "no {section}");
     }
-    let confusion: serde_json::Value = serde_json::from_str(&run.text("confusion.json")).unwrap();
+    let confusion = run.json("confusion.json");
     let counts = confusion["counts"].as_array().unwrap();
     let all = counts.iter().flat_map(|row| row.as_array().unwrap());
     let all: u64 = all.map(|count| count.as_u64().unwrap()).sum();

@@ -15,23 +15,17 @@ fn train(folder: &Path, name: &str, flags: &str) -> Run {
     Run::new(folder.join(name))
 }
 
-/// The fingerprints of each step.
-fn hashes(run: &Run) -> Vec<String> {
-    let text = run.text("hashes.jsonl");
-    text.lines().map(ToString::to_string).collect()
-}
-
 #[test]
 fn a_training_with_dropout_has_the_same_bits_on_one_two_and_three_ranks_and_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let train = |name: &str, flags: &str| train(folder.path(), name, flags);
-    let alone = hashes(&train("one", "--steps 8 --virtual-ranks 3"));
+    let alone = train("one", "--steps 8 --virtual-ranks 3").hashes();
     assert_eq!(alone.len(), 8);
     for (ranks, transport) in [("2", "shm"), ("3", "tcp")] {
         let flags = format!("--steps 8 --virtual-ranks 3 --ranks {ranks} --transport {transport}");
-        assert_eq!(hashes(&train(ranks, &flags)), alone, "{ranks} ranks");
+        assert_eq!(train(ranks, &flags).hashes(), alone, "{ranks} ranks");
     }
-    let free = hashes(&train("free", "--steps 8 --ranks 2"));
+    let free = train("free", "--steps 8 --ranks 2").hashes();
     assert_ne!(free, alone, "without logical shards the shares are others");
 
     // Nine tenths of 96 samples are four batches, so the second step is in the middle of an epoch.
@@ -45,7 +39,7 @@ fn a_training_with_dropout_has_the_same_bits_on_one_two_and_three_ranks_and_resu
     let ended = Everburn::line(folder.path(), "train --resume --run-dir run --steps 8")
         .words("--ranks 3")
         .succeed();
-    assert_eq!(hashes(&run), alone, "{ended}");
+    assert_eq!(run.hashes(), alone, "{ended}");
     assert_eq!(
         run.values("train", "samples"),
         [87.0, 87.0],
