@@ -152,10 +152,13 @@ pub fn bench_for_software_gpu() -> miette::Result<Option<PathBuf>> {
 
 /// Asking for help needs no GPU.
 fn gpus_to_build_for(arguments: &[OsString]) -> Option<gpu::Asked> {
-    let help = arguments
-        .iter()
-        .any(|word| word == "--help" || word == "-h");
-    gpu::gpus_asked_for(arguments).filter(|_| !help)
+    gpu::gpus_asked_for(arguments).filter(|_| !asks_for_help(arguments))
+}
+
+/// Whether a command is to say what its flags are, and nothing else.
+pub fn asks_for_help(arguments: &[OsString]) -> bool {
+    let mut words = arguments.iter();
+    words.any(|word| word == "--help" || word == "-h")
 }
 
 /// The features for the GPUs that were asked for, on a machine that has GPUs of the API `here`.
