@@ -65,7 +65,7 @@ pub(crate) fn new_mark() -> String {
 
 /// All processes that live and carry `mark`. One that has ended and is not reaped has no
 /// environment any more, and does not count.
-pub fn processes_marked(mark: &str) -> Vec<Process> {
+pub(crate) fn processes_marked(mark: &str) -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").expect("/proc can be read");
     entries
         .filter_map(|entry| marked(&entry.ok()?.path(), mark))

@@ -7,6 +7,17 @@ use everburn_record::Live;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
+/// The JSON of each line of `text`.
+///
+/// # Panics
+/// When a line is no JSON.
+pub fn json_lines(text: &str) -> Vec<Value> {
+    let lines = text.lines().map(serde_json::from_str);
+    lines
+        .collect::<Result<_, _>>()
+        .unwrap_or_else(|error| panic!("a line is no JSON: {error}\n{text}"))
+}
+
 /// A run directory, read by someone who knows its files only by their documentation.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -56,12 +67,21 @@ impl Run {
         std::fs::read_to_string(self.path.join(name)).unwrap_or_default()
     }
 
+    /// A file of JSON.
+    ///
+    /// # Panics
+    /// When it is missing or no JSON.
+    pub fn json(&self, name: &str) -> Value {
+        let text = self.text(name);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"))
+    }
+
     /// `report.json`.
     ///
     /// # Panics
     /// When it is missing or no JSON.
     pub fn report(&self) -> Value {
-        serde_json::from_str(&self.text("report.json")).expect("report.json is JSON")
+        self.json("report.json")
     }
 
     /// A number of the report.
@@ -81,11 +101,7 @@ impl Run {
     /// When a line is no JSON.
     pub fn metrics(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).unwrap_or_default();
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole
-            .lines()
-            .map(|line| serde_json::from_str(line).expect("a line of metrics.jsonl is JSON"))
-            .collect()
+        json_lines(text.rfind('\n').map_or("", |end| &text[..end]))
     }
 
     /// Epoch and loss, to the bit, of the lines of a kind.
@@ -115,6 +131,12 @@ impl Run {
             value.unwrap_or_else(|| panic!("no {name} in {line}"))
         };
         lines.map(value).collect()
+    }
+
+    /// The lines of `hashes.jsonl` so far, one for each step; none while there is no such file.
+    pub fn hashes(&self) -> Vec<String> {
+        let text = self.text_if_there("hashes.jsonl");
+        text.lines().map(ToOwned::to_owned).collect()
     }
 
     /// How many epochs have been recorded so far.

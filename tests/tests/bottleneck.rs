@@ -14,16 +14,12 @@ fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
 /// How long the training took in seconds up to the last line of its record, by the recording of rank 0 and by its own
 /// report.
 fn recorded_and_measured(run: &Run) -> [f64; 2] {
-    let recording: Value = serde_json::from_str(&run.text("profile/rank-0.json")).unwrap();
+    let recording = run.json("profile/rank-0.json");
     let steps = recording["steps"].as_array().unwrap();
     let phases = recording["phases"].as_array().unwrap();
     let last = phases.iter().rfind(|span| span["phase"] == "records");
     let [begin, end] = [&steps[0]["at"], &last.unwrap()["begin"]].map(|at| at.as_u64().unwrap());
     [(end - begin) as f64 / 1e9, run.number("train_seconds")]
-}
-
-fn numbers(run: &Run) -> Value {
-    serde_json::from_str(&run.text("bottleneck.json")).unwrap()
 }
 
 #[test]
@@ -43,7 +39,7 @@ fn two_ranks_are_laid_open() {
         assert!(ended.stdout.contains(text), "no {text}: {ended}");
     }
     let run = Run::new(folder.path().join("run"));
-    let numbers = numbers(&run);
+    let numbers = run.json("bottleneck.json");
     let ranks = numbers["analysis"]["ranks"].as_array().unwrap();
     assert_eq!(ranks.len(), 2);
     for rank in ranks {
@@ -62,14 +58,14 @@ fn two_ranks_are_laid_open() {
         assert!(counted > 1.0, "{rank:#}");
         assert!(rank["loading"].as_f64().unwrap() > 0.0, "{rank:#}");
     }
-    let recording: Value = serde_json::from_str(&run.text("profile/rank-0.json")).unwrap();
+    let recording = run.json("profile/rank-0.json");
     assert!(
         !recording["samples"]["samples"]
             .as_array()
             .unwrap()
             .is_empty()
     );
-    let trace: Value = serde_json::from_str(&run.text("trace.json")).unwrap();
+    let trace = run.json("trace.json");
     let events = trace["traceEvents"].as_array().unwrap();
     for name in ["step 24", "forward", "conv1 backward", "bucket 0", "batch"] {
         for rank in 0..2 {
@@ -114,7 +110,7 @@ fn a_rank_many_times_as_slow_is_named_first() {
     let flags = ["--ranks", "2", "--steps", "16", "--chaos", slow];
     let ended = bottleneck(folder.path(), &flags).succeeded();
     let run = Run::new(folder.path().join("run"));
-    let found = numbers(&run);
+    let found = run.json("bottleneck.json");
     // That other tests have the cores at the same time is found, too.
     let own = found["findings"].as_array().unwrap().iter();
     let first = own.clone().find(|finding| finding["kind"] != "cores");
@@ -130,21 +126,11 @@ fn a_rank_many_times_as_slow_is_named_first() {
 }
 
 #[test]
-fn one_rank_alone_has_layers_too() {
+fn the_layers_of_one_rank_alone_are_counted_for_what_they_compute() {
     let folder = tempfile::tempdir().unwrap();
     let ended = bottleneck(folder.path(), &[]).succeeded();
-    ended.prints(["layers of rank 0"]);
-    assert!(
-        ended.stdout.contains("conv1") && ended.stdout.contains("fc2"),
-        "{ended}"
-    );
-}
-
-#[test]
-fn a_layer_is_counted_for_what_it_computes() {
-    let folder = tempfile::tempdir().unwrap();
-    let ended = bottleneck(folder.path(), &[]).succeeded();
-    let numbers = numbers(&Run::new(folder.path().join("run")));
+    ended.prints(["layers of rank 0", "conv1", "fc2"]);
+    let numbers = Run::new(folder.path().join("run")).json("bottleneck.json");
     let rank = &numbers["analysis"]["ranks"][0];
     let peak = rank["facts"]["peak_operations"].as_f64();
     assert!(peak.is_some_and(|peak| peak > 0.0), "{ended}");

@@ -29,8 +29,7 @@ fn train(folder: &Path, name: &str, flags: &[&str]) -> Everburn {
 }
 
 fn hashes(folder: &Path, name: &str) -> Vec<String> {
-    let text = Run::new(folder.join(name)).text("hashes.jsonl");
-    text.lines().map(ToString::to_string).collect()
+    Run::new(folder.join(name)).hashes()
 }
 
 /// What one rank learns when nothing happens.
@@ -185,8 +184,7 @@ fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
     let run = Run::new(folder.path().join("run"));
     let events = run.text("events.jsonl");
     events.assert_contains(["chaos: rank 1 is stopped at step 7"]);
-    let said = run.text("logs/rank-0.error.json");
-    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let said = run.json("logs/rank-0.error.json");
     assert_eq!(said["step"], 7, "{said:#}");
 }
 

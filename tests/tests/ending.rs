@@ -30,7 +30,7 @@ fn kill_rank(rank: usize) {
     let log = format!("its log: run/logs/rank-{rank}.log");
     let help = "train --resume --run-dir run` continues from the checkpoint epoch-000";
     ended.failed_with(137, &[&cause, "; the others were at step ", &log, help]);
-    let live: serde_json::Value = serde_json::from_str(&run.text("live.json")).unwrap();
+    let live = run.json("live.json");
     assert_eq!(live["phase"], "ended", "{live:#}");
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
     let failed = format!("it has failed: {cause}");
@@ -99,8 +99,8 @@ fn the_launcher_killed_leaves_no_rank() {
     assert_eq!(ended.code(), 137, "{ended}");
 }
 
-/// Signals a run once and checks that it stops cleanly, with a whole record.
-fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
+/// Signals a run once and checks that it stops cleanly, with a whole record. Returns it with its folder.
+fn stops_cleanly(ranks: usize, signal: Signal, code: i32) -> (tempfile::TempDir, Run) {
     let folder = tempfile::tempdir().unwrap();
     let (job, run) = in_the_middle(folder.path(), ranks);
     job.signal(signal);
@@ -142,6 +142,7 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
         doctor.stdout.contains(&stopped) && doctor.stdout.contains(continued),
         "{doctor}"
     );
+    (folder, run)
 }
 
 #[test]
@@ -150,8 +151,17 @@ fn ctrl_c_at_the_launcher_stops_all_ranks_after_their_step() {
 }
 
 #[test]
-fn sigterm_at_the_launcher_stops_all_ranks_after_their_step() {
-    stops_cleanly(2, Signal::TERM, 128 + 15);
+fn sigterm_at_the_launcher_stops_all_ranks_after_their_step_and_the_run_can_be_resumed() {
+    let (folder, run) = stops_cleanly(2, Signal::TERM, 128 + 15);
+    let epochs = run.report()["epochs"].as_u64().unwrap();
+    let more = (epochs + 1).to_string();
+    let arguments = ["train", "--resume", "--run-dir", "run", "--epochs", &more];
+    Everburn::new(folder.path(), arguments).succeed();
+    let report = run.report();
+    assert_eq!(report["resumed_after_epoch"], epochs, "{report:#}");
+    assert_eq!(report["epochs"], epochs + 1, "{report:#}");
+    assert!(report["stopped"].is_null(), "{report:#}");
+    assert!(report["test_accuracy"].is_number(), "{report:#}");
 }
 
 /// As `--signal=USR1@90` of Slurm sends it, or submitit.
@@ -200,24 +210,6 @@ fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
     assert_eq!(report["unfinished_epoch"], 2, "{report:#}");
     let ended = Everburn::line(folder.path(), "train --resume --run-dir run --steps 16").succeed();
     ended.prints(["2 epochs  16 steps"]);
-}
-
-#[test]
-fn a_stopped_run_can_be_resumed() {
-    let folder = tempfile::tempdir().unwrap();
-    let (job, run) = in_the_middle(folder.path(), 2);
-    job.signal(Signal::INT);
-    let ended = job.wait_until_gone(ORPHAN_DEADLINE);
-    assert_eq!(ended.code(), 130, "{ended}");
-    let epochs = run.report()["epochs"].as_u64().unwrap();
-    let more = (epochs + 1).to_string();
-    let arguments = ["train", "--resume", "--run-dir", "run", "--epochs", &more];
-    Everburn::new(folder.path(), arguments).succeed();
-    let report = run.report();
-    assert_eq!(report["resumed_after_epoch"], epochs, "{report:#}");
-    assert_eq!(report["epochs"], epochs + 1, "{report:#}");
-    assert!(report["stopped"].is_null(), "{report:#}");
-    assert!(report["test_accuracy"].is_number(), "{report:#}");
 }
 
 #[test]

@@ -99,18 +99,15 @@ fn the_processor_agrees_with_itself_and_what_needs_a_gpu_is_skipped() {
 
 #[test]
 fn what_is_wrong_is_found_and_ends_with_1_and_the_rest_is_still_checked() {
-    let sections = ["--sections", "numbers,training", "--python", "none"];
+    let (forward, backward) = ("forward pass of mnist", "backward pass of mnist");
     let wrong = [
-        ("forward", "forward pass of mnist", "backward pass of mnist"),
-        (
-            "backward",
-            "backward pass of mnist",
-            "forward pass of mnist",
-        ),
-        ("losses", "steps of mnist", "forward pass of mnist"),
+        ("forward", "numbers", forward, backward),
+        ("backward", "numbers", backward, forward),
+        ("losses", "numbers,training", "steps of mnist", forward),
     ];
-    for (plant, failed, passed) in wrong {
-        let found = check(sections.into_iter().chain(["--plant", plant]));
+    for (plant, sections, failed, passed) in wrong {
+        let flags = ["--sections", sections, "--python", "none", "--plant", plant];
+        let found = check(flags);
         assert_eq!(found.ended.code(), 1, "{plant}: {}", found.ended);
         assert_eq!(found.state_of(failed), "failed", "{plant}");
         assert_eq!(found.state_of(passed), "passed", "{plant}");

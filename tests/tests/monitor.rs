@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use everburn_tests::{
-    AssertContains, DEADLINE, Everburn, Run, Terminal, holds_within, skip_missing,
+    AssertContains, DEADLINE, Everburn, Run, Terminal, holds_within, json_lines, skip_missing,
 };
 use rustix::process::Signal;
 
@@ -87,10 +87,9 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     let flags = ["--ranks", "4", "--elastic", "2:4", "--max-restarts", "9"];
     // Few checkpoints: they are events, and would push all others off the screen.
     let flags = [&flags[..], &["--checkpoint-every", "1000epochs"]].concat();
-    let job = train(folder.path(), &flags);
+    let mut job = train(folder.path(), &flags);
     let run = Run::new(folder.path().join("run"));
-    let there = holds_within(DEADLINE, || run.epochs() > 1);
-    assert!(there, "the training makes no steps");
+    job.wait_for("two epochs", || run.epochs() > 1);
     let monitors = sizes.map(|size| monitor(folder.path(), size));
     let [Some(small), Some(large)] = monitors else {
         drop(job);
@@ -204,11 +203,7 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     let kinds = [
         "run", "metric", "ranks", "event", "live", "report", "running",
     ];
-    let updates: Vec<serde_json::Value> = ended
-        .stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let updates = json_lines(&ended.stdout);
     for kind in kinds {
         let there = updates.iter().any(|update| update.get(kind).is_some());
         assert!(there, "no {kind}: {ended}");
@@ -240,7 +235,7 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     ] {
         assert!(report.contains(section), "no {section}");
     }
-    let confusion: serde_json::Value = serde_json::from_str(&run.text("confusion.json")).unwrap();
+    let confusion = run.json("confusion.json");
     let counts = confusion["counts"].as_array().unwrap();
     let all = counts.iter().flat_map(|row| row.as_array().unwrap());
     let all: u64 = all.map(|count| count.as_u64().unwrap()).sum();
@@ -302,11 +297,7 @@ fn followed(mut follower: Child, folder: &Path, name: &str) -> Vec<serde_json::V
     let ended = holds_within(DEADLINE, || follower.try_wait().unwrap().is_some());
     assert!(ended, "the follower did not end");
     assert!(follower.wait().unwrap().success());
-    let text = std::fs::read_to_string(folder.join(name)).unwrap();
-    let lines = text.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    json_lines(&std::fs::read_to_string(folder.join(name)).unwrap())
 }
 
 #[test]
@@ -316,22 +307,14 @@ fn a_follower_logs_each_line_once_and_ends_with_the_run() {
     let Some(mut first) = follow(folder.path(), "first") else {
         return;
     };
-    let job = Everburn::train_for_long(folder.path(), "mlp")
+    let mut job = Everburn::train_for_long(folder.path(), "mlp")
         .args(["--ranks", "2", "--run-dir", "run"])
         .start();
     let run = Run::new(folder.path().join("run"));
-    assert!(
-        holds_within(DEADLINE, || run.epochs() > 0),
-        "{}",
-        job.output()
-    );
-    let logs = || {
-        std::fs::metadata(folder.path().join("first"))
-            .unwrap()
-            .len()
-            > 0
-    };
-    assert!(holds_within(DEADLINE, logs), "nothing was logged");
+    let log = folder.path().join("first");
+    job.wait_for("an epoch that is logged", || {
+        run.epochs() > 0 && log.metadata().unwrap().len() > 0
+    });
     assert_eq!(first.try_wait().unwrap(), None, "the run goes on");
     job.signal(Signal::INT);
     assert_eq!(job.wait().code(), 130);

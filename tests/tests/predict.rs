@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn};
+use everburn_tests::{Ended, Everburn, json_lines};
 use serde_json::Value;
 
 /// A model that has learnt for a moment, in the run directory `run`.
-fn trained(folder: &Path, model: &str, flags: &[&str]) {
-    Everburn::train(folder, model)
+fn trained(folder: &Path, flags: &[&str]) {
+    Everburn::train(folder, "mlp")
         .args(["--run-dir", "run", "--epochs", "1"])
         .args(flags)
         .succeed();
@@ -17,19 +17,12 @@ fn predict(folder: &Path, flags: &[&str]) -> Ended {
     Everburn::new(folder, ["predict", "run"]).args(flags).run()
 }
 
-fn lines(text: &str) -> Vec<Value> {
-    let lines = text.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
 #[test]
 fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &["--steps", "6"]);
+    trained(folder.path(), &["--steps", "6"]);
     let printed = predict(folder.path(), &[]).succeeded();
-    let alone = lines(&printed.stdout);
+    let alone = json_lines(&printed.stdout);
     assert_eq!(alone.len(), 200, "{printed}");
     for ranks in ["2", "3"] {
         let name = format!("{ranks}.jsonl");
@@ -37,7 +30,7 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
         let told = predict(folder.path(), &flags).succeeded();
         told.prints(["200 predictions of test"]);
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
-        let of_ranks = lines(&text);
+        let of_ranks = json_lines(&text);
         assert_eq!(of_ranks.len(), alone.len(), "{ranks} ranks");
         for (one, other) in alone.iter().zip(of_ranks) {
             assert_eq!(one["class"], other["class"]);
@@ -54,41 +47,24 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
         }
     }
     let again = predict(folder.path(), &["--ranks", "2"]).succeeded();
-    assert_eq!(lines(&again.stdout).len(), 200, "{again}");
+    assert_eq!(json_lines(&again.stdout).len(), 200, "{again}");
 }
 
 #[test]
 fn other_samples_and_checkpoints_are_taken_where_they_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &[]);
+    trained(folder.path(), &[]);
     for (input, count) in [("train", 500), ("validation", 100), ("test", 200)] {
         let flags = ["--input", input, "--checkpoint", "1"];
         let printed = predict(folder.path(), &flags).succeeded();
-        assert_eq!(lines(&printed.stdout).len(), count, "{input}");
+        assert_eq!(json_lines(&printed.stdout).len(), count, "{input}");
     }
 }
 
 #[test]
-fn a_file_is_written_whole_or_stays_what_it_was() {
+fn what_cannot_be_predicted_is_refused_before_a_rank_is_started_and_changes_no_file() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &["--steps", "1"]);
-    let output = folder.path().join("kept.jsonl");
-    std::fs::write(&output, "before").unwrap();
-    let flags = ["--output", "kept.jsonl", "--input", "run/config.toml"];
-    let messages = ["run/config.toml: this model reads no image files"];
-    predict(folder.path(), &flags).failed_with(2, &messages);
-    assert_eq!(std::fs::read_to_string(&output).unwrap(), "before");
-    predict(folder.path(), &["--output", "kept.jsonl"]).succeeded();
-    assert_eq!(lines(&std::fs::read_to_string(&output).unwrap()).len(), 200);
-    let left = std::fs::read_dir(folder.path()).unwrap().flatten();
-    let mut left = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    assert!(!left.any(|name| name.starts_with(".everburn-")));
-}
-
-#[test]
-fn what_cannot_be_predicted_is_refused_before_a_rank_is_started() {
-    let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &["--steps", "1"]);
+    trained(folder.path(), &["--steps", "1"]);
     let refused = |flags: &[&str], messages: &[&str]| {
         let flags = [&["--ranks", "2"], flags].concat();
         predict(folder.path(), &flags).failed_with(2, messages);
@@ -102,17 +78,20 @@ fn what_cannot_be_predicted_is_refused_before_a_rank_is_started() {
     refused(&["--output", "none/a.jsonl"], &["none is no folder"]);
     let messages = ["lines of JSON, not csv", "predictions.jsonl"];
     refused(&["--output", "a.CSV"], &messages);
-}
 
-#[test]
-fn a_model_of_text_writes_and_does_not_predict() {
-    let folder = tempfile::tempdir().unwrap();
-    let text = "model = \"gpt-nano\"\n[gpt]\ncontext = 8\nwidth = 8\nlayers = 1\nheads = 1\n\
-                [data]\nname = \"embedded\"\ntrain_samples = 40\ntest_samples = 8\n\
-                [training]\nbatch_size = 8\nvalidation_samples = 8\nsteps = 1\n";
-    std::fs::write(folder.path().join("text.toml"), text).unwrap();
-    let arguments = ["train", "--config", "text.toml", "--run-dir", "run"];
-    Everburn::new(folder.path(), arguments).succeed();
-    let messages = ["gpt-nano makes no predictions", "`generate`"];
-    predict(folder.path(), &[]).failed_with(2, &messages);
+    // A file is written whole or stays what it was.
+    let output = folder.path().join("kept.jsonl");
+    std::fs::write(&output, "before").unwrap();
+    let flags = ["--output", "kept.jsonl", "--input", "run/config.toml"];
+    let messages = ["run/config.toml: this model reads no image files"];
+    predict(folder.path(), &flags).failed_with(2, &messages);
+    assert_eq!(std::fs::read_to_string(&output).unwrap(), "before");
+    predict(folder.path(), &["--output", "kept.jsonl"]).succeeded();
+    assert_eq!(
+        json_lines(&std::fs::read_to_string(&output).unwrap()).len(),
+        200
+    );
+    let left = std::fs::read_dir(folder.path()).unwrap().flatten();
+    let mut left = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    assert!(!left.any(|name| name.starts_with(".everburn-")));
 }

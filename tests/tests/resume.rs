@@ -106,20 +106,21 @@ fn a_run_of_one_rank_goes_on_on_two() {
 
 #[test]
 fn a_damaged_checkpoint_is_named_and_the_one_before_it_taken() {
-    for ranks in ["1", "2"] {
-        let folder = tempfile::tempdir().unwrap();
-        let run = train(folder.path(), "run", "2");
-        run.damage_checkpoint(2);
-        let ended = resume(folder.path(), "run", "3", ranks).succeeded();
-        let damaged = run.checkpoint(2);
-        let damaged = damaged.strip_prefix(folder.path()).unwrap().display();
+    let folder = tempfile::tempdir().unwrap();
+    let run = train(folder.path(), "run", "2");
+    for (ranks, newest) in [("1", 2), ("2", 3)] {
+        run.damage_checkpoint(newest);
+        let more = (newest + 1).to_string();
+        let ended = resume(folder.path(), "run", &more, ranks).succeeded();
+        let damaged = format!("run/checkpoints/epoch-{newest:04}");
         let refused =
             format!("the checkpoint {damaged} cannot be used: model.safetensors is damaged");
         ended.warns([&refused]);
-        ended.warns(["resuming from run/checkpoints/epoch-0001"]);
+        let good = newest - 1;
+        ended.warns([format!("resuming from run/checkpoints/epoch-{good:04}")]);
         let report = run.report();
-        assert_eq!(report["resumed_after_epoch"], 1, "{report:#}");
-        assert_eq!(report["epochs"], 3, "{report:#}");
+        assert_eq!(report["resumed_after_epoch"], good, "{report:#}");
+        assert_eq!(report["epochs"], newest + 1, "{report:#}");
     }
 }
 
@@ -180,20 +181,14 @@ fn where_there_is_no_run_the_message_says_so() {
 }
 
 #[test]
-fn another_model_does_not_go_on_from_this_ones_checkpoint() {
+fn another_model_or_optimizer_does_not_go_on_from_this_ones_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    train(folder.path(), "run", "1");
+    let run = train(folder.path(), "run", "1");
+    let before = (run.report(), run.text("metrics.jsonl"));
     Everburn::line(folder.path(), "train mnist --resume --run-dir run").refused(&[
         "the run is one of mlp, and mnist was named",
         "leave the model's name out",
     ]);
-}
-
-#[test]
-fn another_optimizer_does_not_go_on_from_this_ones_checkpoint() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = train(folder.path(), "run", "1");
-    let before = (run.report(), run.text("metrics.jsonl"));
     for ranks in ["1", "2"] {
         let ended = Everburn::line(folder.path(), "train --resume --run-dir run --epochs 2")
             .args(["--optimizer", "sgd", "--ranks", ranks])
@@ -276,18 +271,19 @@ fn more_epochs_after_a_warm_up_warn_of_no_schedule() {
 
 #[test]
 fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let at_once = train(folder.path(), "at-once", "3");
     for ranks in ["1", "2"] {
-        let folder = tempfile::tempdir().unwrap();
-        let at_once = train(folder.path(), "at-once", "3");
         Everburn::train(folder.path(), "mlp")
-            .words("--epochs 3 --steps 12 --run-dir run --log-every 1")
+            .words("--epochs 3 --steps 12 --log-every 1 --run-dir")
+            .args([ranks])
             .succeed();
-        let run = Run::new(folder.path().join("run"));
+        let run = Run::new(folder.path().join(ranks));
         let steps = |kind: &str| run.values(kind, "step");
         assert_eq!(steps("step"), (1..=12).map(f64::from).collect::<Vec<_>>());
 
-        Everburn::line(folder.path(), "train --resume --run-dir run --steps 24")
-            .args(["--ranks", ranks])
+        Everburn::line(folder.path(), "train --resume --steps 24")
+            .args(["--run-dir", ranks, "--ranks", ranks])
             .succeed();
         assert_eq!(steps("step"), (1..=24).map(f64::from).collect::<Vec<_>>());
         for kind in ["train", "validation"] {

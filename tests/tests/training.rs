@@ -18,11 +18,13 @@ fn train(folder: &std::path::Path, ranks: usize) -> (Run, Ended) {
 #[test]
 fn one_two_and_four_ranks_give_the_same_result_and_the_whole_record() {
     let folder = tempfile::tempdir().unwrap();
-    let (alone, _) = train(folder.path(), 1);
+    let (alone, ended) = train(folder.path(), 1);
     check_record(&alone, 1);
+    check_lines(&ended);
     for ranks in [2, 4] {
         let (run, ended) = train(folder.path(), ranks);
         check_record(&run, ranks);
+        check_lines(&ended);
         for rank in 0..ranks {
             run.text(format!("logs/rank-{rank}.log"));
         }
@@ -56,8 +58,18 @@ fn more_ranks_than_cores_are_announced_once() {
     }
 }
 
+/// Away from a terminal the output is plain lines.
+fn check_lines(ended: &Ended) {
+    for text in [&ended.stdout, &ended.stderr] {
+        let controls = |c: char| c.is_control() && c != '\n';
+        assert!(!text.contains(controls), "{ended:?}");
+    }
+    assert!(ended.stdout.starts_with("data: "), "{ended}");
+    ended.prints(["epoch 1/2  train  500/500  loss ", "test accuracy "]);
+}
+
 #[test]
-fn ranks_that_are_threads_train_as_ranks_that_are_processes() {
+fn ranks_that_are_threads_train_as_processes_do_and_evaluations_repeat_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let (processes, _) = train(folder.path(), 2);
     let ended = Everburn::new(folder.path(), ["train", "--run-dir", "runs/threads"])
@@ -69,6 +81,21 @@ fn ranks_that_are_threads_train_as_ranks_that_are_processes() {
     for kind in ["step", "train", "validation", "test"] {
         assert_eq!(processes.losses(kind), threads.losses(kind), "{kind}");
     }
+    for ranks in ["1", "2"] {
+        let arguments = ["eval", "runs/2", "--json", "--ranks", ranks];
+        let ended = Everburn::new(folder.path(), arguments).succeed();
+        let result = ended.json();
+        assert_eq!(result["test_accuracy"], processes.report()["test_accuracy"]);
+        assert_eq!(result["test_samples"], 1000);
+        assert_eq!(result["world_size"].to_string(), ranks);
+        let loss = result["test_loss"].as_f64().unwrap();
+        assert!((loss - processes.number("test_loss")).abs() <= 1e-6 * loss);
+    }
+    let ended = Everburn::new(folder.path(), ["eval", "runs/2"]).succeed();
+    ended.prints([&format!(
+        "{:.2} %",
+        100.0 * processes.number("test_accuracy")
+    )]);
 }
 
 fn check_record(run: &Run, ranks: usize) {
@@ -94,7 +121,7 @@ fn check_record(run: &Run, ranks: usize) {
 }
 
 #[test]
-fn a_saved_configuration_repeats_the_run_to_the_bit() {
+fn a_saved_configuration_repeats_a_run_to_the_bit_and_another_in_its_folder_moves_it_aside() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = train(folder.path(), 1);
     let arguments = ["--config", "runs/1/config.toml", "--run-dir", "runs/again"];
@@ -107,62 +134,12 @@ fn a_saved_configuration_repeats_the_run_to_the_bit() {
         assert_eq!(first.losses(kind), again.losses(kind), "{kind}");
     }
     assert_eq!(first.text("config.toml"), again.text("config.toml"));
-}
 
-#[test]
-fn an_evaluation_gives_the_accuracy_of_the_report_on_one_and_on_two_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let (run, _) = train(folder.path(), 2);
-    for ranks in ["1", "2"] {
-        let arguments = ["eval", "runs/2", "--json", "--ranks", ranks];
-        let ended = Everburn::new(folder.path(), arguments).succeed();
-        let result = ended.json();
-        assert_eq!(result["test_accuracy"], run.report()["test_accuracy"]);
-        assert_eq!(result["test_samples"], 1000);
-        assert_eq!(result["world_size"].to_string(), ranks);
-        let loss = result["test_loss"].as_f64().unwrap();
-        assert!((loss - run.number("test_loss")).abs() <= 1e-6 * loss);
-    }
-    let ended = Everburn::new(folder.path(), ["eval", "runs/2"]).succeed();
-    ended.prints([&format!("{:.2} %", 100.0 * run.number("test_accuracy"))]);
-}
-
-#[test]
-fn away_from_a_terminal_the_output_is_plain_lines() {
-    let folder = tempfile::tempdir().unwrap();
-    for ranks in [1, 2] {
-        let (_, ended) = train(folder.path(), ranks);
-        for text in [&ended.stdout, &ended.stderr] {
-            let controls = |c: char| c.is_control() && c != '\n';
-            assert!(!text.contains(controls), "{ended:?}");
-        }
-        assert!(ended.stdout.starts_with("data: "), "{ended}");
-        assert!(ended.stdout.contains("epoch 1/2  train  500/500  loss "));
-        ended.prints(["test accuracy "]);
-    }
-}
-
-#[test]
-fn a_run_in_the_same_folder_is_moved_aside_and_not_overwritten() {
-    let folder = tempfile::tempdir().unwrap();
-    let (first, _) = train(folder.path(), 1);
     let report = first.report();
     let (_, ended) = train(folder.path(), 1);
     ended.prints(["now in runs/1~1"]);
     let aside = Run::new(folder.path().join("runs/1~1"));
     assert_eq!(aside.report(), report);
-}
-
-#[test]
-fn a_limit_of_steps_ends_the_run_before_the_epochs_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let flags = ["--steps", "5", "--ranks", "2", "--run-dir", "run"];
-    Everburn::train(folder.path(), "mnist")
-        .args(flags)
-        .succeed();
-    let run = Run::new(folder.path().join("run"));
-    assert_eq!(run.report()["steps"], 5);
-    assert!((0.0..=1.0).contains(&run.number("test_accuracy")));
 }
 
 #[test]
@@ -287,11 +264,7 @@ fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
         .words("--best-by accuracy --epochs 4 --ranks 2 --run-dir run")
         .succeed();
     let run = Run::new(folder.path().join("run"));
-    let lines = run.metrics().into_iter();
-    let lines = lines.filter(|line| line["kind"] == "validation");
-    let accuracies: Vec<f64> = lines
-        .map(|line| line["accuracy"].as_f64().unwrap())
-        .collect();
+    let accuracies = run.values("validation", "accuracy");
     let highest = accuracies.iter().copied().fold(0.0, f64::max);
     let first = 1 + accuracies
         .iter()
@@ -301,11 +274,7 @@ fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
     assert_eq!(report["best_by"], "accuracy", "{report:#}");
     assert_eq!(report["best_epoch"]["value"], highest, "{report:#}");
     assert_eq!(report["best_epoch"]["epoch"], first, "{report:#}");
-    assert!(
-        run.path
-            .join(format!("checkpoints/epoch-{first:04}"))
-            .is_dir()
-    );
+    assert!(run.checkpoint(first).is_dir());
 
     // Of a metric that nobody reports, those are named that there are.
     let ended = Everburn::train(folder.path(), "mlp")

@@ -46,8 +46,7 @@ fn a_training_begins_with_the_weights_that_it_is_given() {
     let first_loss = |flags: &[&str], run: &str| {
         let train = Everburn::train(here, "mlp").args(["--steps", "1", "--log-every", "1"]);
         train.args(["--run-dir", run]).args(flags).succeed();
-        let metrics = Run::new(here.join(run)).metrics();
-        metrics[0]["loss"].as_f64().unwrap()
+        Run::new(here.join(run)).values("step", "loss")[0]
     };
     let from_seed = first_loss(&[], "seed");
     let expected = first_loss(&["--init-from", "a"], "run");

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 
@@ -37,40 +37,29 @@ pub fn become_everburn(command: &str, arguments: &[OsString]) -> miette::Result<
             }
         },
     };
-    let Some(program) = build("everburn", features.as_deref())? else {
-        // Cargo has said why.
-        return Ok(ExitCode::FAILURE);
-    };
-    become_program(front_door(&program, command, arguments))
+    let program = build("everburn", features.as_deref())?;
+    become_built_program(program, front_door(command, arguments))
 }
 
 /// As [`become_everburn`], but the program is the one that `EVERBURN_BIN` names, if that is set.
 pub fn become_built(command: &str, arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let Some(program) = built_or_named()? else {
-        // Cargo has said why.
-        return Ok(ExitCode::FAILURE);
-    };
-    become_program(front_door(&program, command, arguments))
+    become_built_program(built_or_named()?, front_door(command, arguments))
 }
 
-/// `program <command> <arguments>`, that knows how its user calls it.
-fn front_door(program: &Path, command: &str, arguments: &[OsString]) -> Command {
-    let mut program = Command::new(program);
-    remove_traces_of_cargo_run(&mut program);
-    program
-        .arg(command)
-        .args(arguments)
-        .env(invocation::VARIABLE, CALLED_AS);
-    program
+/// What makes a program `program <command> <arguments>`, that knows how its user calls it.
+fn front_door(command: &str, arguments: &[OsString]) -> impl FnOnce(&mut Command) {
+    move |program: &mut Command| {
+        program
+            .arg(command)
+            .args(arguments)
+            .env(invocation::VARIABLE, CALLED_AS);
+    }
 }
 
 /// Replaces this process by `everburn-report <command> <arguments>`, which reads what runs have left: without Burn, too.
 pub fn become_report(command: &str, arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let Some(program) = build("everburn-report", None)? else {
-        // Cargo has said why.
-        return Ok(ExitCode::FAILURE);
-    };
-    become_program(front_door(&program, command, arguments))
+    let program = build("everburn-report", None)?;
+    become_built_program(program, front_door(command, arguments))
 }
 
 /// Whether `soak` is to simulate ranks in place of starting them.
@@ -84,14 +73,24 @@ pub fn asks_for_simulation(arguments: &[OsString]) -> bool {
 
 /// Replaces this process by `everburn-simulate <arguments>`: without Burn, too.
 pub fn become_simulation(arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let Some(program) = build("everburn-simulate", None)? else {
+    become_built_program(build("everburn-simulate", None)?, |simulate| {
+        simulate.args(arguments);
+    })
+}
+
+/// Replaces this process by a program that was built, with what `add` adds to its command line.
+fn become_built_program(
+    program: Option<PathBuf>,
+    add: impl FnOnce(&mut Command),
+) -> miette::Result<ExitCode> {
+    let Some(program) = program else {
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
-    let mut simulate = Command::new(&program);
-    remove_traces_of_cargo_run(&mut simulate);
-    simulate.args(arguments);
-    become_program(simulate)
+    let mut command = Command::new(program);
+    remove_traces_of_cargo_run(&mut command);
+    add(&mut command);
+    become_program(command)
 }
 
 /// Replaces this process by `command`.
@@ -123,14 +122,9 @@ pub fn built_or_named() -> miette::Result<Option<PathBuf>> {
 
 /// Replaces this process by `everburn-bench bench <arguments>`, as [`become_everburn`] does by `everburn`.
 pub fn become_bench(arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let Some(program) = build("everburn-bench", None)? else {
-        // Cargo has said why.
-        return Ok(ExitCode::FAILURE);
-    };
-    let mut bench = Command::new(&program);
-    remove_traces_of_cargo_run(&mut bench);
-    bench.arg("bench").args(arguments);
-    become_program(bench)
+    become_built_program(build("everburn-bench", None)?, |bench| {
+        bench.arg("bench").args(arguments);
+    })
 }
 
 /// `everburn` for machines with NVIDIA's GPUs, freshly built; `None` when it does not build.
@@ -158,10 +152,13 @@ pub fn bench_for_software_gpu() -> miette::Result<Option<PathBuf>> {
 
 /// Asking for help needs no GPU.
 fn gpus_to_build_for(arguments: &[OsString]) -> Option<gpu::Asked> {
-    let help = arguments
-        .iter()
-        .any(|word| word == "--help" || word == "-h");
-    gpu::gpus_asked_for(arguments).filter(|_| !help)
+    gpu::gpus_asked_for(arguments).filter(|_| !asks_for_help(arguments))
+}
+
+/// Whether a command is to say what its flags are, and nothing else.
+pub fn asks_for_help(arguments: &[OsString]) -> bool {
+    let mut words = arguments.iter();
+    words.any(|word| word == "--help" || word == "-h")
 }
 
 /// The features for the GPUs that were asked for, on a machine that has GPUs of the API `here`.

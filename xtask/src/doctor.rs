@@ -18,10 +18,7 @@ const DISK_NEEDED: u64 = GIB / 2;
 
 /// Prints what building takes, and becomes `everburn doctor`, unless that cannot be built.
 pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
-    if arguments
-        .iter()
-        .any(|word| word == "--help" || word == "-h")
-    {
+    if binary::asks_for_help(arguments) {
         return binary::become_everburn("doctor", arguments);
     }
     let mut findings = vec![toolchain(), disk(), llvm()];

@@ -196,9 +196,7 @@ fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     let matches = command::<B>().get_matches_from(words);
     let bench = B::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let of_all = OfAll::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if let Some(file) = &of_all.json {
-        check_place("--json", file)?;
-    }
+    check_place("--json", of_all.json.as_deref())?;
     bench.check()?;
     let setup = Setup::new(bench.peers(), Duration::from_secs(of_all.run_timeout))?;
     let before = CpuTime::now();
@@ -324,8 +322,11 @@ fn remove_leftovers(parent: &Path) {
     }
 }
 
-/// Refuses what `flag` names if it cannot be written: known now, not after an hour of measuring.
-pub(crate) fn check_place(flag: &str, file: &Path) -> Result<(), Failure> {
+/// Refuses the file that `flag` names if it cannot be written: known now, not after an hour of measuring.
+pub(crate) fn check_place(flag: &str, file: Option<&Path>) -> Result<(), Failure> {
+    let Some(file) = file else {
+        return Ok(());
+    };
     let folder = file
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());

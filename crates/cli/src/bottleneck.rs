@@ -19,7 +19,7 @@ use crate::arguments::keys::with_flags;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::logging::LogOutput;
-use crate::train;
+use crate::{devices, train};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BottleneckArguments {
@@ -213,7 +213,7 @@ pub(crate) fn recorder(
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
     let recorder = Recorder::new(Facts {
         host: everburn_record::proc::host_name(),
-        device: names[local_rank % names.len()].clone(),
+        device: devices::name_of_rank(names, local_rank).to_owned(),
         threads: rayon::current_num_threads(),
         cores: std::thread::available_parallelism().map_or(0, usize::from),
         ..Facts::default()

@@ -56,10 +56,7 @@ fn parsed(names: &[String]) -> Result<Vec<DeviceName>, DeviceError> {
 }
 
 /// The indices of the NVIDIA GPUs among devices, each once, in their order.
-///
-/// # Errors
-/// [`DeviceError`] if a name is no device's.
-pub fn cuda_indices(names: &[String]) -> Result<Vec<usize>, DeviceError> {
+fn cuda_indices(names: &[String]) -> Result<Vec<usize>, DeviceError> {
     let mut indices = Vec::new();
     for name in parsed(names)? {
         if let DeviceName::Cuda(index) = name
@@ -87,8 +84,7 @@ pub fn built_for() -> Vec<&'static str> {
 
 /// The first `count` GPUs of the best API that has any here: CUDA, then ROCm, Metal, Vulkan, WebGPU. Where there are
 /// fewer, or none, the names continue: [`check`] says what is missing.
-#[must_use]
-pub fn first_gpus(count: usize) -> Vec<String> {
+pub(crate) fn first_gpus(count: usize) -> Vec<String> {
     let nvidia = cfg!(feature = "cuda") && gpus().is_ok();
     let found = match nvidia {
         true => Some("cuda"),

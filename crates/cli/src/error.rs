@@ -11,7 +11,6 @@ use crate::{missing_run, tasks};
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::rendezvous::RendezvousError;
 use everburn_collectives::store::StoreError;
-use everburn_distributed::DdpError;
 use everburn_launch::{
     EXIT_FAILS_AGAIN, EXIT_PANIC, EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, LaunchError,
     RankEnvironmentError,
@@ -19,7 +18,7 @@ use everburn_launch::{
 use everburn_monitor::MonitorError;
 use everburn_record::invocation;
 use everburn_report::ReportError;
-use everburn_schedules::{ScheduleError, SimulationError, TimelineError};
+use everburn_schedules::{ScheduleError, SimulationError};
 use everburn_train::{TaskError, TrainError};
 use miette::Diagnostic;
 
@@ -60,9 +59,6 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Simulation(#[from] SimulationError),
 
-    #[error(transparent)]
-    Timeline(#[from] TimelineError),
-
     #[error("{}", with_flags(&_0.to_string()))]
     Rendezvous(#[from] RendezvousError),
 
@@ -94,9 +90,6 @@ pub(crate) enum CliError {
     /// This rank is the one that stalled: it did not run, or was busy with other work while others waited for it.
     #[error("{0}")]
     StalledItself(String),
-
-    #[error("{}", with_flags(&_0.to_string()))]
-    Ddp(#[from] DdpError),
 
     #[error("{}", with_flags(&_0.to_string()))]
     Launch(#[from] LaunchError),
@@ -196,6 +189,11 @@ impl CliError {
         }
     }
 
+    /// The system does not let this process listen for signals.
+    pub(crate) fn no_signals(error: &std::io::Error) -> Self {
+        Self::usage(format!("signals cannot be listened for: {error}"))
+    }
+
     /// Whether nothing was started because the request itself cannot be met.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
@@ -228,11 +226,9 @@ impl CliError {
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
             Self::Simulation(error) => !matches!(error, SimulationError::Deadlock(_)),
             Self::Collective(_)
-            | Self::Ddp(_)
             | Self::Failed { .. }
             | Self::Stalled { .. }
-            | Self::StalledItself(_)
-            | Self::Timeline(_) => false,
+            | Self::StalledItself(_) => false,
         }
     }
 
@@ -310,7 +306,7 @@ impl CliError {
     fn collective(&self) -> Option<&CollectiveError> {
         match self {
             Self::Train(error) => error.collective(),
-            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => Some(error),
+            Self::Collective(error) => Some(error),
             _ => None,
         }
     }
@@ -320,9 +316,7 @@ impl CliError {
         match self {
             Self::Stalled { error, stalled, .. } => stalled.is_some() || error.is_secondary(),
             Self::Train(error) => error.is_secondary(),
-            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => {
-                error.is_secondary()
-            }
+            Self::Collective(error) => error.is_secondary(),
             _ => false,
         }
     }

@@ -131,7 +131,7 @@ fn find_batch_size(
         }
     };
     let ranks = &config.ranks;
-    let name = &ranks.devices[trainer.group.local_rank() % ranks.devices.len()];
+    let name = devices::name_of_rank(&ranks.devices, trainer.group.local_rank());
     // Threads on the CPU measure the memory of their process: that of all of them.
     let sharing = match ranks.strategy {
         Strategy::DataParallel if name == "flex" => 1,

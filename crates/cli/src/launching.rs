@@ -102,8 +102,7 @@ pub(crate) fn listen_early(
         say_error!("{}", work.stopped_on(signal));
         undo();
     };
-    EarlyStop::listen(tell)
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
+    EarlyStop::listen(tell).map_err(|error| CliError::no_signals(&error))
 }
 
 /// Starts this program once per rank with `arguments`, and returns when all have ended: [`say_end`] then says how. `early` has

@@ -62,10 +62,8 @@ pub(crate) fn devices_of_rank(
     let own = local_rank * each..(local_rank + 1) * each;
     let named = own.map(|number| {
         let device = devices::of_rank(&config.devices, number)?;
-        Ok((
-            config.devices[number % config.devices.len()].clone(),
-            device,
-        ))
+        let name = devices::name_of_rank(&config.devices, number);
+        Ok((name.to_owned(), device))
     });
     named.collect::<Result<_, _>>().map(Some)
 }

@@ -50,7 +50,7 @@ pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
 /// Until the user leaves, by a key or a signal: the terminal is given back either way. Returns what is to be said of a
 /// run that was cut off.
 fn look_on(mut source: Source, stop: &StopSignal) -> Result<Option<String>, MonitorError> {
-    let screen = Screen::take_over(Purpose::LookOn { dashboard: true })?;
+    let screen = Screen::take_over(Purpose::LookOn)?;
     let state = screen.state();
     // Declared after the screen, it ends before that.
     let mut replay = Replay::on(Box::new(Dashboard::new(Interrupter::new())));
@@ -71,8 +71,7 @@ fn look_on(mut source: Source, stop: &StopSignal) -> Result<Option<String>, Moni
 }
 
 fn listen() -> Result<StopSignal, CliError> {
-    listen_for_stop(None, |_, _| ())
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
+    listen_for_stop(None, |_, _| ()).map_err(|error| CliError::no_signals(&error))
 }
 
 /// Until Ctrl-C. Without a token it draws one, and prints once how a monitor connects with it: on a terminal only,

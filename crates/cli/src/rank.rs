@@ -154,21 +154,6 @@ fn refuse_several_tasks() -> Result<(), CliError> {
     ))
 }
 
-/// Meets the other ranks; without a launcher there are none.
-pub(crate) fn join(
-    environment: Option<&RankEnvironment>,
-    config: &RanksConfig,
-) -> Result<ProcessGroup, CliError> {
-    match environment {
-        None => Ok(ProcessGroup::alone(group_options(config))),
-        Some(environment) => {
-            let options = group_options(config);
-            let meeting = environment.rendezvous(options.timeout)?;
-            Ok(ProcessGroup::connect(meeting, options)?)
-        }
-    }
-}
-
 /// Joins the group of all ranks and starts the heartbeat monitor. Returns the store too. `on_wait` is told of ranks that are
 /// waited for.
 pub(crate) fn join_with_heartbeat(
@@ -234,7 +219,7 @@ fn listen_until_joined(
     };
     EarlyStop::listen_in_a_rank(code, tell)
         .map(Some)
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
+        .map_err(|error| CliError::no_signals(&error))
 }
 
 /// The options of the heartbeat monitor; `None` if it is turned off.

@@ -291,7 +291,7 @@ fn listen_for_stop(
         );
     };
     let stop = everburn_launch::listen_for_stop(environment, tell)
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
+        .map_err(|error| CliError::no_signals(&error))?;
     Ok(match environment.and_then(RankEnvironment::kill_job) {
         Some(kill) => stop.with_kill(kill),
         None => stop,

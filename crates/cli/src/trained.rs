@@ -199,7 +199,10 @@ impl<'a> TrainedRank<'a> {
         };
         require_settings_of_run(&before, &task.agreed_settings()?)?;
         let (group, heartbeat) = match environment {
-            None => (rank::join(None, &config.ranks)?, None),
+            None => {
+                let options = rank::group_options(&config.ranks);
+                (ProcessGroup::alone(options), None)
+            }
             Some(environment) => {
                 let (group, heartbeat, _store) =
                     rank::join_with_heartbeat(environment, &config.ranks, WaitListener::default())?;

@@ -46,11 +46,8 @@ const LEAVE: &[u8] = b"\x1b[?1006l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?25h\x1b
 /// What the screen is for.
 #[derive(Debug, Clone)]
 pub enum Purpose {
-    /// To look on: `q` leaves, and the run continues. There may be no dashboard to show beside the ranks.
-    LookOn {
-        /// Whether burn-train's dashboard is fed, too, in this process.
-        dashboard: bool,
-    },
+    /// To look on: `q` leaves, and the run continues.
+    LookOn,
     /// To show the training of this process: `q` is the dashboard's, which asks whether to stop.
     Train {
         /// The folder of the run, from which the ranks are known.
@@ -63,10 +60,12 @@ pub enum Purpose {
 /// The terminal, while a view is on it. Dropping it gives the terminal back as it was.
 ///
 /// ```no_run
+/// use std::time::Duration;
+///
 /// use everburn_monitor::{Purpose, Screen};
 ///
-/// let screen = Screen::take_over(Purpose::LookOn { dashboard: false })?;
-/// screen.wait();
+/// let screen = Screen::take_over(Purpose::LookOn)?;
+/// while !screen.wait_within(Duration::from_secs(1)) {}
 /// # Ok::<(), everburn_monitor::MonitorError>(())
 /// ```
 pub struct Screen {
@@ -99,7 +98,7 @@ impl Restore {
 }
 
 impl Screen {
-    /// Takes over the terminal on standard input and output. Where there is a dashboard, it has to be made after this.
+    /// Takes over the terminal on standard input and output. The dashboard has to be made after this.
     ///
     /// # Errors
     /// [`MonitorError::Terminal`] if there is none, or the system refuses.
@@ -118,47 +117,35 @@ impl Screen {
             own: own.clone(),
             done: Mutex::new(false),
         });
-        let with_dashboard = match &purpose {
-            Purpose::LookOn { dashboard } => *dashboard,
-            Purpose::Train { .. } => true,
-        };
-        let inner = match with_dashboard {
-            true => Some(PseudoTerminal::open().map_err(MonitorError::terminal)?),
-            false => None,
-        };
+        let inner = PseudoTerminal::open().map_err(MonitorError::terminal)?;
         tcsetattr(own.input(), OptionalActions::Now, &raw).map_err(MonitorError::terminal)?;
         restore_on_panic(&restored);
         own.output()
             .write_all(ENTER)
             .map_err(MonitorError::terminal)?;
         let pace = match &purpose {
-            Purpose::LookOn { .. } => Pace::OfTheReader,
+            Purpose::LookOn => Pace::OfTheReader,
             // The training itself writes into the pipe, and must not wait for who reads.
             Purpose::Train { .. } => Pace::Free,
         };
-        let redirected = inner.as_ref().map(|inner| Redirected::to(inner, pace));
-        let redirected = redirected.transpose();
-        let (redirected, painted) = match redirected.map_err(MonitorError::terminal)? {
-            Some((redirected, output)) => (Some(redirected), Some(output)),
-            None => (None, None),
-        };
+        let (redirected, output) = Redirected::to(&inner, pace).map_err(MonitorError::terminal)?;
         let state = Arc::new(Mutex::new(RunState::default()));
         let (running, stop) = channel();
         let (leave, left) = channel();
         let body = ScreenThread {
             own: own.clone(),
             inner,
-            painted: painted.map(Painted::of),
+            painted: Painted::of(output),
             keys: Keys::default(),
             pressed: None,
             asks_how: false,
             killed: false,
             view: RanksView {
-                dashboard: with_dashboard,
+                dashboard: true,
                 training: matches!(purpose, Purpose::Train { .. }),
                 ..RanksView::default()
             },
-            ranks: !with_dashboard,
+            ranks: false,
             source: None,
             looked: Instant::now(),
             purpose,
@@ -176,7 +163,7 @@ impl Screen {
             running: Some(running),
             left: Mutex::new(left),
             thread: Some(thread),
-            redirected,
+            redirected: Some(redirected),
             own,
             restored,
         })
@@ -197,13 +184,7 @@ impl Screen {
         )
     }
 
-    /// Waits until the user wants to leave.
-    pub fn wait(&self) {
-        // An error is that the thread has ended, which is as good.
-        let _ = lock(&self.left).recv();
-    }
-
-    /// Waits for that, but not longer than `patience`; tells whether it is so.
+    /// Waits until the user wants to leave, but not longer than `patience`; returns whether it is so.
     pub fn wait_within(&self, patience: Duration) -> bool {
         use std::sync::mpsc::RecvTimeoutError;
         !matches!(

@@ -259,7 +259,7 @@ impl RankProfile {
     }
 
     /// How many samples a pass had, if it is known.
-    pub fn samples_a_pass(&self) -> Option<f64> {
+    pub(crate) fn samples_a_pass(&self) -> Option<f64> {
         let facts = &self.facts;
         let passes = self.passes * facts.world_size as f64;
         (facts.batch_size > 0 && passes > 0.0).then(|| facts.batch_size as f64 / passes)

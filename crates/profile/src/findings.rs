@@ -21,6 +21,11 @@ use crate::analysis::Analysis;
 /// What wins less of a step than this is not told.
 const LEAST_SHARE: f64 = 0.03;
 
+/// How many percent of `whole` a part of it is.
+pub(crate) fn percent(part: f64, whole: f64) -> String {
+    units::percent(part / whole.max(f64::MIN_POSITIVE), 0)
+}
+
 /// What makes steps longer than they need be.
 ///
 /// ```

@@ -6,6 +6,7 @@ use everburn_record::units::counted;
 use everburn_record::{plain, ranks, table};
 
 use crate::analysis::{Analysis, RankProfile};
+use crate::findings::percent;
 use crate::phase::Phase;
 
 /// How many layers and copies are shown of a rank.
@@ -75,13 +76,12 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     )?;
     let all: f64 = device.kernels.iter().map(|kernel| kernel.seconds).sum();
     let rows = device.kernels.iter().take(MOST_ROWS).map(|kernel| {
-        let share = 100.0 * kernel.seconds / all.max(f64::MIN_POSITIVE);
         vec![
             // The end of its name says least.
             plain::line(&kernel.name, 45),
             format!("{:.1}", kernel.launches),
             format!("{:.3}", kernel.seconds * 1e3),
-            format!("{share:.0} %"),
+            percent(kernel.seconds, all),
             kernel.asked_in.clone(),
         ]
     });
@@ -128,8 +128,8 @@ fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
     for phase in Phase::ALL {
         line(f, phase.name(), &|rank| {
             let seconds = rank.phase(phase).seconds;
-            let share = 100.0 * seconds / rank.step_seconds.max(f64::MIN_POSITIVE);
-            format!("{:.2} {share:>3.0} %", seconds * 1e3)
+            let share = percent(seconds, rank.step_seconds);
+            format!("{:.2} {share:>5}", seconds * 1e3)
         })?;
     }
     line(f, "step", &|rank| {
@@ -167,8 +167,7 @@ fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
             (None, _) => "-      ".to_owned(),
             (Some(reached), None) => format!("{:.1}      ", reached / 1e9),
             (Some(reached), Some(peak)) => {
-                let share = 100.0 * reached / peak.max(f64::MIN_POSITIVE);
-                format!("{:.1} {share:>3.0} %", reached / 1e9)
+                format!("{:.1} {:>5}", reached / 1e9, percent(reached, peak))
             }
         }
     })?;
@@ -217,16 +216,15 @@ fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
         layers.sort_by(|one, other| other.seconds().total_cmp(&one.seconds()));
     }
     let rows = layers.iter().take(MOST_ROWS).map(|layer| {
-        let share = 100.0 * layer.seconds() / rank.step_seconds.max(f64::MIN_POSITIVE);
         let reached = layer.operations_a_second;
         let of_peak = layer.share_of_peak;
         vec![
             layer.name.clone(),
             format!("{:.2}", layer.forward * 1e3),
             format!("{:.2}", layer.backward * 1e3),
-            format!("{share:.0} %"),
+            percent(layer.seconds(), rank.step_seconds),
             or_dash(reached.map(|reached| format!("{:.1}", reached / 1e9))),
-            or_dash(of_peak.map(|share| format!("{:.0} %", 100.0 * share))),
+            or_dash(of_peak.map(|share| percent(share, 1.0))),
         ]
     });
     let header = [

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, json_lines};
 use image::{Rgb, RgbImage};
 
 /// Two classes of stripes, in images of several sizes.
@@ -87,10 +87,9 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     });
     std::fs::remove_file(here.join("stripes/val/down/notes.gif")).unwrap();
     let samples = |lines: &str| -> Vec<String> {
-        let lines = lines.lines().map(serde_json::from_str::<serde_json::Value>);
-        lines
-            .map(|line| line.unwrap()["sample"].as_str().unwrap().to_owned())
-            .collect()
+        let lines = json_lines(lines).into_iter();
+        let sample = lines.map(|line| line["sample"].as_str().unwrap().to_owned());
+        sample.collect()
     };
     assert_eq!(samples(&one), samples(&two));
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{Ended, Everburn, Run, json_lines};
 use serde_json::{Value, json};
 
 use super::image_folders::draw;
@@ -32,8 +32,7 @@ fn predictions(here: &Path, run: &str) -> Vec<f64> {
     let data = ["--data", "stripes", "--input", "stripes/val/down"];
     let predict = ["predict", run].into_iter().chain(data);
     let ended = Everburn::new(here, predict).succeed();
-    let lines = ended.stdout.lines().map(|line| {
-        let line: Value = serde_json::from_str(line).unwrap();
+    let lines = json_lines(&ended.stdout).into_iter().map(|line| {
         let numbers = line["probabilities"].as_object().unwrap().clone();
         numbers
             .into_iter()

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use std::path::Path;
 
 use everburn_tests::tar::member;
-use everburn_tests::{AssertContains, Ended, Everburn, HttpServer, Run};
+use everburn_tests::{AssertContains, Everburn, HttpServer, Run, json_lines};
 use image::{Rgb, RgbImage};
 
 use super::image_folders::SMALL_RESNET;
@@ -20,41 +20,31 @@ fn write_table(file: &Path, rows: usize) {
     std::fs::write(file, text).unwrap();
 }
 
-fn everburn(here: &Path, line: &str) -> Everburn {
-    Everburn::line(here, line)
-}
-
-fn values(ended: &Ended) -> Vec<serde_json::Value> {
-    let lines = ended.stdout.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
 #[test]
 fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     write_table(&here.join("houses.csv"), 600);
     let line = "train table --data houses.csv --set=table.target=price --batch-size 20 --epochs 12 --run-dir";
-    let ended = everburn(here, &format!("{line} run --ranks 2 --learning-rate 0.01")).succeed();
+    let ended =
+        Everburn::line(here, &format!("{line} run --ranks 2 --learning-rate 0.01")).succeed();
     let first = "houses.csv, taken for a table: 540 training and 60 test rows, 3 features of 2 columns, to predict \
                  the number price";
     ended.prints([first]);
     let run = Run::new(here.join("run"));
     let losses = run.losses("validation");
     assert!(losses.last().unwrap().1 < 0.05, "{losses:?}");
-    everburn(here, "train --resume --run-dir run --epochs 13 --ranks 1").succeed();
+    Everburn::line(here, "train --resume --run-dir run --epochs 13 --ranks 1").succeed();
     assert_eq!(run.epochs(), 13);
     let wider =
         "train table --data houses.csv --set=table.target=price --init-from run --run-dir wider";
-    let ended = everburn(here, wider).args(["--set", "table.hidden=[32, 32]"]);
+    let ended = Everburn::line(here, wider).args(["--set", "table.hidden=[32, 32]"]);
     let help = "these are others: table.hidden = [32, 32] (was [64, 64]). Leave them as they were";
     ended.refused(&["it is a model of another size", help]);
     // Another table: other rows, another order of columns, no price.
     std::fs::write(here.join("new.csv"), "kind,area\nflat,100\nhouse,100\n").unwrap();
-    let predicted = everburn(here, "predict run --input new.csv").succeed();
-    let prices = values(&predicted);
+    let predicted = Everburn::line(here, "predict run --input new.csv").succeed();
+    let prices = json_lines(&predicted.stdout);
     assert_eq!(prices.len(), 2, "{predicted}");
     let prices = prices.iter().map(|price| price.as_f64().unwrap());
     for (price, expected) in prices.zip([300.0, 400.0]) {
@@ -64,14 +54,14 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
         );
     }
     let classes = format!("{line} kinds --learning-rate 0.01").replace("=price", "=kind");
-    let ended = everburn(here, &classes).succeed();
+    let ended = Everburn::line(here, &classes).succeed();
     ended.prints(["to predict kind of 2 classes"]);
     let accuracy = Run::new(here.join("kinds")).number("test_accuracy");
     assert!(accuracy > 0.9, "{accuracy}");
-    everburn(here, "train table --data houses.csv --run-dir none")
+    Everburn::line(here, "train table --data houses.csv --run-dir none")
         .refused(&["no column to predict is given", "table.target=COLUMN"]);
     std::fs::write(here.join("bad.csv"), "area,price\n1,2\nx,3\n").unwrap();
-    let bad = everburn(
+    let bad = Everburn::line(
         here,
         "train table --data bad.csv --set=table.target=price --run-dir none",
     )
@@ -111,7 +101,7 @@ fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
              --set=data.stem=small {SMALL_RESNET} --batch-size 8 --validation-samples 6 --train-samples 32 --steps 3 \
              --log-every 1{more}"
         );
-        let ended = everburn(here, &line).succeed();
+        let ended = Everburn::line(here, &line).succeed();
         ended.prints(["32 training and 6 test images of 2 classes, scaled to 12x16, in grey"]);
         ended.prints(["taken for tar shards, 3 of them"]);
         Run::new(here.join(run)).losses("step")
@@ -123,7 +113,7 @@ fn shards_are_read_in_grey_and_not_square_alike_on_any_number_of_ranks() {
     );
     assert_eq!(one, losses("pattern", "shards/*.tar", " --workers 0"));
     std::fs::write(here.join("shards/stripes-001.tar"), member("x.png", b"")).unwrap();
-    everburn(here, "train resnet18 --data shards --run-dir none")
+    Everburn::line(here, "train resnet18 --data shards --run-dir none")
         .refused(&["stripes-001.tar: x: it has no file `.cls`"]);
 }
 
@@ -134,7 +124,7 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
     write_shards(&here.join("shards"));
     let server = HttpServer::of_folder(here.join("shards"));
     let url = server.url("stripes-{000..002}.tar");
-    let online = |line: &str| everburn(here, line).env("EVERBURN_OFFLINE", "0");
+    let online = |line: &str| Everburn::line(here, line).env("EVERBURN_OFFLINE", "0");
     let set = "--set=data.size=[12,16] --set=data.stem=small --batch-size 8 --log-every 1 --lr-schedule constant";
     let set = format!("{SMALL_RESNET} {set}");
     let train = |run: &str, data: &str| {
@@ -178,7 +168,7 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
         "each file of a range",
     ];
     online(&line).refused(&message);
-    let offline = everburn(here, &format!("train resnet18 --run-dir none --data {url}"));
+    let offline = Everburn::line(here, &format!("train resnet18 --run-dir none --data {url}"));
     offline
         .env("EVERBURN_OFFLINE", "1")
         .refused(&["EVERBURN_OFFLINE keeps away from the network"]);
@@ -211,7 +201,7 @@ fn a_path_of_another_kind_is_refused_with_the_task_that_takes_it() {
         "resnet18 --data mnist | --data mnist is not a set of color images",
     ] {
         let (training, message) = line.split_once(" | ").unwrap();
-        everburn(here, &format!("train {training} --run-dir run")).refused(&[message]);
+        Everburn::line(here, &format!("train {training} --run-dir run")).refused(&[message]);
         assert!(!here.join("run").exists());
     }
 }
@@ -232,9 +222,10 @@ fn cifar_has_a_small_stem_and_is_not_found_where_it_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     write_cifar(&here.join("cifar"));
-    let line =
-        "train resnet18 --data cifar --run-dir run --batch-size 8 --validation-samples 8 --steps 1";
-    let ended = everburn(here, line).succeed();
+    let line = format!(
+        "train resnet18 {SMALL_RESNET} --data cifar --run-dir run --batch-size 8 --validation-samples 8 --steps 1"
+    );
+    let ended = Everburn::line(here, line).succeed();
     let first = "40 training and 8 test images of 10 classes, scaled to 32x32";
     assert!(
         ended.stdout.contains(first) && ended.stdout.contains("taken for an archive of CIFAR"),
@@ -242,15 +233,17 @@ fn cifar_has_a_small_stem_and_is_not_found_where_it_is_not() {
     );
     let config = Run::new(here.join("run")).text("config.toml");
     config.assert_contains(["stem = \"small\"", "size = 32"]);
-    everburn(here, "eval run").succeed();
+    Everburn::line(here, "eval run").succeed();
     let line = "train resnet18 --data cifar100 --data-dir cifar --run-dir none";
-    everburn(here, line).env("EVERBURN_OFFLINE", "1").refused(&[
-        "CIFAR-100 was not found",
-        "lacks cifar-100-binary.tar.gz",
-        "EVERBURN_OFFLINE",
-    ]);
+    Everburn::line(here, line)
+        .env("EVERBURN_OFFLINE", "1")
+        .refused(&[
+            "CIFAR-100 was not found",
+            "lacks cifar-100-binary.tar.gz",
+            "EVERBURN_OFFLINE",
+        ]);
     std::fs::write(here.join("cifar/cifar-100-binary.tar.gz"), "altered").unwrap();
-    everburn(here, line).refused(&[
+    Everburn::line(here, line).refused(&[
         "cifar-100-binary.tar.gz is not the published CIFAR-100 file",
         "58a81ae192c23a4b",
     ]);

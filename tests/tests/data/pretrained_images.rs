@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{AssertContains, Ended, Everburn, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, Run, json_lines};
 use serde_json::{Value, json};
 
 use super::image_folders::{draw, train_model};
@@ -33,9 +33,7 @@ pub(super) fn exported(here: &Path, model: &str, numbers: &str) {
 fn predictions(here: &Path, run: &str) -> Vec<Value> {
     let predict = ["predict", run, "--input", "stripes/val/down"];
     let predict = Everburn::new(here, predict).args(["--data", "stripes"]);
-    let ended = predict.succeed();
-    let lines = ended.stdout.lines().map(serde_json::from_str);
-    lines.collect::<Result<_, _>>().unwrap()
+    json_lines(&predict.succeed().stdout)
 }
 
 #[test]

@@ -49,9 +49,7 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
         let mut first = machine("0", port);
         let second = machine("1", port);
         let recorded = run.clone();
-        let began = first.holds_before_its_end("five steps", move || {
-            recorded.text_if_there("hashes.jsonl").lines().count() >= 5
-        });
+        let began = first.holds_before_its_end("five steps", move || recorded.hashes().len() >= 5);
         if !began {
             let ended = first.wait();
             assert!(ended.lost_the_port(), "{ended}");
@@ -74,8 +72,8 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
     train(folder.path(), "undisturbed", &ENDLESS)
         .args(["--steps", &steps])
         .succeed();
-    let text = Run::new(folder.path().join("undisturbed")).text("hashes.jsonl");
-    assert_eq!(text.lines().collect::<Vec<_>>(), hashes);
+    let undisturbed = Run::new(folder.path().join("undisturbed"));
+    assert_eq!(undisturbed.hashes(), hashes);
 }
 
 #[test]
@@ -94,10 +92,7 @@ fn with_etcd_machine_0_may_be_lost_too_and_a_member_of_etcd_and_the_same_is_lear
             .env("EVERBURN_JOB_TOKEN", TOKEN)
             .start()
     };
-    let lines = |name: &str| {
-        let text = Run::new(folder.path().join(name)).text_if_there("hashes.jsonl");
-        text.lines().map(ToString::to_string).collect::<Vec<_>>()
-    };
+    let lines = |name: &str| hashes(folder.path(), name);
     let [mut first, mut second] = ["0", "1"].map(|node| machine(node, "run"));
     first.wait_for("five steps", || lines("run").len() >= 5);
     let leader = etcd.leader();

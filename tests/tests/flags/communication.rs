@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{DEADLINE, Everburn, Run, holds_within};
+use everburn_tests::{Everburn, Run};
 use rustix::process::Signal;
 
 use crate::recording::Recording;
@@ -73,13 +73,12 @@ fn ranks_that_use_the_same_parameters_in_each_step_need_not_tell_which() {
 fn ranks_reach_each_other_as_they_are_told() {
     for (transport, in_memory) in [("tcp", false), ("shm", true)] {
         let folder = tempfile::tempdir().unwrap();
-        let job = Everburn::train_for_long(folder.path(), "mlp")
+        let mut job = Everburn::train_for_long(folder.path(), "mlp")
             .args(["--ranks", "2", "--run-dir", "run"])
             .args(["--transport", transport])
             .start();
         let run = Run::new(folder.path().join("run"));
-        let begun = holds_within(DEADLINE, || run.epochs() > 0);
-        assert!(begun, "{}", job.output());
+        job.wait_for("an epoch", || run.epochs() > 0);
         assert_eq!(shares_memory(job.rank(1)), in_memory, "{transport}");
         job.signal(Signal::INT);
         assert_eq!(job.wait().code(), 130);

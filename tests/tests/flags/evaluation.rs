@@ -43,7 +43,7 @@ fn ranks_reach_each_other_as_they_are_told_and_find_one_that_is_stopped() {
 }
 
 #[test]
-fn what_an_evaluation_has_no_use_for_is_refused() {
+fn settings_of_the_task_are_set_as_flags_set_them_and_others_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     train(folder.path(), "mlp", "run", &["--steps", "1"]);
     for (flags, message) in [
@@ -60,12 +60,6 @@ fn what_an_evaluation_has_no_use_for_is_refused() {
     ] {
         evaluation(folder.path(), &flags).refused(&[message]);
     }
-}
-
-#[test]
-fn settings_of_the_task_are_set_as_flags_set_them() {
-    let folder = tempfile::tempdir().unwrap();
-    train(folder.path(), "mlp", "run", &["--steps", "1"]);
     let tested = |ranks: &str, how: &[&str]| {
         let job = Everburn::new(folder.path(), ["eval", "run", "--json", "--ranks", ranks]);
         job.args(how.iter().copied()).succeed().stdout

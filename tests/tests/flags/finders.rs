@@ -21,7 +21,7 @@ fn find(folder: &std::path::Path, flag: &str, ranks: &str, file: &str) -> (Ended
         assert!(!run.path.join(trained).exists(), "{trained}: {ended}");
     }
     assert!(!run.path.join("checkpoints").exists(), "{ended}");
-    let found = serde_json::from_str(&run.text(file)).unwrap();
+    let found = run.json(file);
     (ended, run, found)
 }
 
@@ -72,8 +72,7 @@ fn where_the_loss_never_falls_no_learning_rate_is_suggested() {
         let told =
             "no learning rate can be suggested: the smoothed loss never falls before it rises";
         ended.failed_with(1, &[told]);
-        let found = Run::new(folder.path().join(ranks)).text("learning-rate.json");
-        let found: Value = serde_json::from_str(&found).unwrap();
+        let found = Run::new(folder.path().join(ranks)).json("learning-rate.json");
         assert!(found["suggestion"].is_null(), "{found}");
         assert_eq!(found["sweep"]["points"].as_array().unwrap().len(), 100);
     }

@@ -175,6 +175,7 @@ fn low_rank_adaptation_that_cannot_be_is_refused() {
             .words(flags)
             .run();
         ended.failed_with(ended.code().max(1), &[message]);
+        assert!(!here.join("never").exists(), "{ended}");
     }
 }
 

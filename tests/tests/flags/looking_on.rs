@@ -13,13 +13,12 @@ use crate::told_of;
 fn who_knows_the_jobs_token_can_look_on_over_the_network() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--monitor", "127.0.0.1:0", "--job-token", TOKEN];
-    let job = Everburn::train_for_long(folder.path(), "mlp")
+    let mut job = Everburn::train_for_long(folder.path(), "mlp")
         .words("--ranks 2 --run-dir run --kernel-cache kernels --no-dashboard")
         .args(flags)
         .start();
     let run = Run::new(folder.path().join("run"));
-    let begun = holds_within(DEADLINE, || run.epochs() > 0);
-    assert!(begun, "{}", job.output());
+    job.wait_for("an epoch", || run.epochs() > 0);
     let output = job.output();
     let told = output.split_once("can connect to ").expect(&output).1;
     let address = told.lines().next().unwrap().trim();
@@ -58,13 +57,12 @@ fn prometheus_reads_the_figures_of_a_run_with_its_credential() {
     let credential = printed.stdout.trim();
     assert!(credential.len() == 64 && credential != TOKEN, "{printed}");
 
-    let job = Everburn::train_for_long(folder.path(), "mlp")
+    let mut job = Everburn::train_for_long(folder.path(), "mlp")
         .words("--ranks 2 --run-dir run --prometheus 127.0.0.1:0")
         .args(["--job-token", TOKEN])
         .start();
     let run = Run::new(folder.path().join("run"));
-    let begun = holds_within(DEADLINE, || run.epochs() > 0);
-    assert!(begun, "{}", job.output());
+    job.wait_for("an epoch", || run.epochs() > 0);
     let output = job.output();
     let told = output.split_once("figures at http://").expect(&output).1;
     let address = told.split_once("/metrics").expect(&output).0;

@@ -9,8 +9,7 @@ pub(crate) struct Recording(Value);
 impl Recording {
     /// That of a rank of `run`.
     pub(crate) fn of(run: &Run, rank: usize) -> Self {
-        let text = run.text(format!("profile/rank-{rank}.json"));
-        Self(serde_json::from_str(&text).expect("a recording is JSON"))
+        Self(run.json(&format!("profile/rank-{rank}.json")))
     }
 
     fn list(&self, name: &str) -> &[Value] {

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Run, assert_refused};
-use serde_json::Value;
+use everburn_tests::{Run, assert_refused, json_lines};
 
 use crate::{are_near, losses, train};
 
@@ -60,9 +59,8 @@ fn ranks_share_samples_by_weights_or_speed_and_learn_the_same() {
         train(folder.path(), "mlp", name, &[&usual[..], flags].concat()).0
     };
     let samples = |run: &Run| {
-        let text = run.text("ranks.jsonl");
-        let line: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-        [0, 1].map(|rank| line["ranks"][rank]["samples"].as_u64().unwrap())
+        let lines = json_lines(&run.text("ranks.jsonl"));
+        [0, 1].map(|rank| lines[0]["ranks"][rank]["samples"].as_u64().unwrap())
     };
     let equal = train("equal", &["--epochs", "2"]);
     assert_eq!(samples(&equal), [16, 16]);
@@ -80,8 +78,7 @@ fn ranks_share_samples_by_weights_or_speed_and_learn_the_same() {
         "equal shares until then"
     );
     assert_eq!(losses(&auto).len(), 24);
-    for line in auto.text("ranks.jsonl").lines() {
-        let line: Value = serde_json::from_str(line).unwrap();
+    for line in json_lines(&auto.text("ranks.jsonl")) {
         let samples = line["ranks"].as_array().unwrap().iter();
         let samples = samples.map(|rank| rank["samples"].as_u64().unwrap());
         assert_eq!(samples.sum::<u64>(), 32, "{line}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run};
+use everburn_tests::{Everburn, Run, json_lines};
 
 /// Questions with their answers, as lines of JSON: two in each conversation, or one by itself.
 fn questions(folder: &Path, messages: bool) -> [(&'static str, &'static str); 3] {
@@ -154,11 +154,7 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
     }
     let flags = ["--prompts", "prompts.txt", "--json", "--temperature", "0"];
     let lines = generate(&[&flags[..], &["--stop", "<|im_end|>"]].concat());
-    let lines = lines
-        .stdout
-        .lines()
-        .map(serde_json::from_str::<serde_json::Value>);
-    let lines = lines.collect::<Result<Vec<_>, _>>().unwrap();
+    let lines = json_lines(&lines.stdout);
     let first = serde_json::json!({ "prompt": "three", "completion": "tres!!" });
     assert_eq!((lines.len(), &lines[0]), (5, &first));
 }

@@ -106,10 +106,28 @@ fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
 }
 
 #[test]
-fn what_is_in_the_place_of_an_export_is_refused_before_the_model_is_read() {
+fn what_is_in_the_place_of_an_export_is_replaced_by_force_alone_and_a_folder_never() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     run_of_mlp(here);
+    let own = here.join("weights.pt");
+    std::fs::write(&own, b"of somebody else").unwrap();
+    let export = ["export", "a", "--output", "weights.pt"];
+    let messages = [
+        "--output weights.pt is there already",
+        "--force replaces it; or name another file",
+    ];
+    Everburn::new(here, export).refused(&messages);
+    assert_eq!(std::fs::read(&own).unwrap(), b"of somebody else");
+    let forced = Everburn::new(here, export).args(["--force"]);
+    forced.succeed();
+    assert_ne!(std::fs::read(&own).unwrap(), b"of somebody else");
+    // In the run's folder it is the run's own.
+    for _ in 0..2 {
+        Everburn::line(here, "export a --to pytorch").succeed();
+    }
+
+    // What else is there is refused before the model is read.
     std::fs::create_dir(here.join("folder.pt")).unwrap();
     std::fs::write(here.join("a/model.safetensors"), b"damaged").unwrap();
     for (flags, told) in [
@@ -129,29 +147,6 @@ fn what_is_in_the_place_of_an_export_is_refused_before_the_model_is_read() {
     ] {
         let export = Everburn::line(here, "export a --output folder.pt");
         export.words(flags).refused(&[told]);
-    }
-}
-
-#[test]
-fn a_file_in_the_place_of_an_export_is_replaced_by_force_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
-    run_of_mlp(here);
-    let own = here.join("weights.pt");
-    std::fs::write(&own, b"of somebody else").unwrap();
-    let export = ["export", "a", "--output", "weights.pt"];
-    let messages = [
-        "--output weights.pt is there already",
-        "--force replaces it; or name another file",
-    ];
-    Everburn::new(here, export).refused(&messages);
-    assert_eq!(std::fs::read(&own).unwrap(), b"of somebody else");
-    let forced = Everburn::new(here, export).args(["--force"]);
-    forced.succeed();
-    assert_ne!(std::fs::read(&own).unwrap(), b"of somebody else");
-    // In the run's folder it is the run's own.
-    for _ in 0..2 {
-        Everburn::line(here, "export a --to pytorch").succeed();
     }
 }
 

@@ -164,13 +164,3 @@ fn an_import_leaves_out_what_only_the_file_has_and_no_parameter_of_the_model() {
     );
     assert!(!here.join("never").exists());
 }
-
-#[test]
-fn a_training_that_is_refused_leaves_no_folder() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = folder.path();
-    pretrained(here);
-    let train = "train --init-from made --data embedded --steps 1 --lora 2 --lora-targets nothere --run-dir never";
-    Everburn::line(here, train).refused(&["--lora-targets nothere names no layer"]);
-    assert!(!here.join("never").exists());
-}

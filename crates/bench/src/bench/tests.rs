@@ -18,9 +18,9 @@ fn the_command_lines_are_consistent_and_refuse_what_cannot_be_run() {
     }
     assert!(at_least_1("0").unwrap_err().contains("at least 1"));
     assert_eq!(at_least_1("3"), Ok(3));
-    let nowhere = check_place("--json", Path::new("/does/not/exist/a.json"));
+    let nowhere = check_place("--json", Some(Path::new("/does/not/exist/a.json")));
     assert!(matches!(nowhere, Err(Failure::Usage(what)) if what.starts_with("--json /does")));
-    assert_eq!(check_place("--json", Path::new("a.json")), Ok(()));
+    assert_eq!(check_place("--json", Some(Path::new("a.json"))), Ok(()));
 }
 
 #[test]

@@ -45,14 +45,9 @@ pub(super) fn bytes_each_way(
     Some(factor * size).filter(|moved| *moved > 0.0)
 }
 
-/// The microseconds below which nothing can be where a rank copies `memcpy` bytes per second.
-pub(super) fn memory_bound_us(bytes_each_way: f64, memcpy: f64) -> f64 {
-    bytes_each_way / memcpy * 1e6
-}
-
-/// The microseconds below which nothing can be over links of `link` bytes per second each way.
-pub(super) fn link_bound_us(bytes_each_way: f64, link: f64) -> f64 {
-    bytes_each_way / link * 1e6
+/// The microseconds below which nothing can be where a rank copies, or a link carries each way, `rate` bytes per second.
+pub(super) fn bound_us(bytes_each_way: f64, rate: f64) -> f64 {
+    bytes_each_way / rate * 1e6
 }
 
 #[cfg(test)]
@@ -77,9 +72,9 @@ mod tests {
     fn bounds_are_those_of_the_documents() {
         // 25 MiB over 1 Gbit/s with 4 ranks: 1.5 x 26.2 MB at 125 MB/s.
         let sent = bytes_each_way(Operation::AllReduce, Some("ring"), 4, 25 << 20).unwrap();
-        assert_eq!(link_bound_us(sent, 125e6).round(), 314_573.0);
+        assert_eq!(bound_us(sent, 125e6).round(), 314_573.0);
         // Two ranks: the other's half to reduce, and the other's sums of the other half.
         let sent = bytes_each_way(Operation::AllReduce, None, 2, 1_000_000).unwrap();
-        assert_eq!(memory_bound_us(sent, 10e9), 100.0);
+        assert_eq!(bound_us(sent, 10e9), 100.0);
     }
 }

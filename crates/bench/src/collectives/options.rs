@@ -154,8 +154,7 @@ impl CollectivesBench {
             );
         }
         self.link.check(self.transport.iter().map(String::as_str))?;
-        let plot = self.plot.as_deref();
-        plot.map_or(Ok(()), |file| check_place("--plot", file))
+        check_place("--plot", self.plot.as_deref())
     }
 }
 

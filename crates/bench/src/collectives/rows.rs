@@ -4,7 +4,7 @@ use everburn_record::statistics::{median, percentile};
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
-use super::cost::{bytes_each_way, link_bound_us, memory_bound_us};
+use super::cost::{bound_us, bytes_each_way};
 use super::options::{PEERS, Task, Way};
 use crate::cells::{mark, times};
 use crate::peers::Peer;
@@ -148,11 +148,7 @@ fn row(measured: &CollectiveMeasurement) -> Option<Row<'_>> {
     } = measured;
     let algorithm = way.algorithm.as_deref();
     let moved = bytes_each_way(task.operation, algorithm, way.ranks, task.bytes.0);
-    let bound_us = match (ground.link, ground.memcpy_each) {
-        (Some(link), _) => moved.map(|moved| link_bound_us(moved, link)),
-        (None, Some(memcpy)) => moved.map(|moved| memory_bound_us(moved, memcpy)),
-        (None, None) => None,
-    };
+    let rate = ground.link.or(ground.memcpy_each);
     Some(Row {
         measured,
         ours: ours.summary()?,
@@ -162,7 +158,7 @@ fn row(measured: &CollectiveMeasurement) -> Option<Row<'_>> {
             ours: ours.medians(),
             peers: peers.iter().map(|peer| peer.times.medians()).collect(),
         },
-        bound_us,
+        bound_us: moved.zip(rate).map(|(moved, rate)| bound_us(moved, rate)),
     })
 }
 

@@ -9,6 +9,7 @@ use everburn::nccl::{Library, LibraryPaths, Vendor};
 use serde::{Deserialize, Serialize};
 
 use super::child;
+use crate::machine;
 
 /// How long a Python may take to say where its packages are.
 const ASKED_FOR: Duration = Duration::from_secs(20);
@@ -92,7 +93,6 @@ fn features() -> String {
 
 /// `Intel(R) Xeon(R) ... (16 threads)`
 fn processor() -> String {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let name = everburn_record::proc::cpu_name().unwrap_or_else(|| "unknown processor".to_string());
-    format!("{name} ({threads} threads)")
+    let machine::Machine { cores, cpu } = machine::Machine::look();
+    format!("{cpu} ({cores} threads)")
 }

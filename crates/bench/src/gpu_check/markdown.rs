@@ -1,5 +1,7 @@
 //! The findings as a page that people read.
 
+use everburn_record::units;
+
 use super::record::{Benchmark, Check, Findings, Side, State, Verdict};
 
 /// The whole page.
@@ -134,18 +136,10 @@ fn in_cell(text: &str) -> String {
 
 /// `12,345`, or with a digit after the point below a hundred.
 fn grouped(value: f64) -> String {
-    if value < 100.0 {
-        return format!("{value:.1}");
+    match value {
+        ..100.0 => format!("{value:.1}"),
+        _ => units::count(value.round() as u64),
     }
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

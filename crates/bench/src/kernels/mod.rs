@@ -19,7 +19,7 @@ use serde_json::Value;
 
 pub(crate) use self::options::KernelsBench;
 use self::results::{BenchmarkRow, KernelResults};
-use self::side::Side;
+use self::side::{SCRIPT, Side};
 use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
@@ -48,10 +48,10 @@ impl Bench for KernelsBench {
             let start = |name: &str, command| {
                 Side::start(&setup.children, name, command, threads, setup.folder())
             };
-            let theirs = |found: &FoundPeer| start(found.peer.name(), side::theirs(found, threads));
+            let theirs = |found: &FoundPeer| start(found.peer.name(), found.call(SCRIPT));
             teams.push(Team {
                 patience: setup.patience,
-                ours: start("everburn", side::ours(&setup.program, threads))?,
+                ours: start("everburn", setup.side(&["kernels"]))?,
                 peers: setup.peers.iter().map(theirs).collect::<Result<_, _>>()?,
             });
         }

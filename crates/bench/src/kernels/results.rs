@@ -2,6 +2,7 @@
 
 use everburn_record::statistics::{Spread, geometric_mean};
 use everburn_record::table::aligned;
+use everburn_record::units::counted;
 use serde_json::{Value, json};
 
 use super::layer::Pass;
@@ -83,10 +84,7 @@ impl KernelResults {
     fn table(&self, rows: &[BenchmarkRow]) -> String {
         let mut header = vec!["microseconds of a call".to_owned(), "count".to_owned()];
         for &threads in &self.threads {
-            header.push(match threads {
-                1 => "1 thread".to_owned(),
-                _ => format!("{threads} threads"),
-            });
+            header.push(counted(threads, "thread"));
             for found in &self.peers {
                 header.extend([found.peer.name(), "ratio"].map(str::to_owned));
             }

@@ -11,29 +11,9 @@ use serde_json::{Value, json};
 use super::layer::{Answer, Order};
 use super::options::Row;
 use crate::failure::Failure;
-use crate::peers::FoundPeer;
 
-const SCRIPT: &str = "pytorch_layers.py";
-
-/// Ours: layers as a model of Burn has them.
-pub(super) fn ours(everburn: &Path, threads: usize) -> Command {
-    let mut command = Command::new(everburn);
-    command.args(["side", "kernels"]);
-    with_threads(command, threads)
-}
-
-/// A peer's.
-pub(super) fn theirs(found: &FoundPeer, threads: usize) -> Command {
-    with_threads(found.call(SCRIPT), threads)
-}
-
-/// All sides keep what they free: what is compared is arithmetic, not the allocator.
-fn with_threads(mut command: Command, threads: usize) -> Command {
-    forget_ranks(&mut command);
-    keep_freed_memory(&mut command);
-    command.arg("--threads").arg(threads.to_string());
-    command
-}
+/// What the peers run.
+pub(super) const SCRIPT: &str = "pytorch_layers.py";
 
 /// A process that measures with a fixed number of threads, and stands still else.
 pub(super) struct Side<'a> {
@@ -46,10 +26,14 @@ impl<'a> Side<'a> {
     pub(super) fn start(
         children: &'a Children,
         name: &str,
-        command: Command,
+        mut command: Command,
         threads: usize,
         folder: &Path,
     ) -> Result<Self, Failure> {
+        forget_ranks(&mut command);
+        // All sides keep what they free: what is compared is arithmetic, not the allocator.
+        keep_freed_memory(&mut command);
+        command.arg("--threads").arg(threads.to_string());
         let name = format!("{name} with {}", counted(threads, "thread"));
         let pool = WorkerPool::start(children, name.clone(), vec![command], folder)?;
         pool.pause();

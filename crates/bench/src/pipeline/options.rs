@@ -98,9 +98,7 @@ impl PipelineBench {
                 self.layers
             ));
         }
-        self.svg
-            .as_deref()
-            .map_or(Ok(()), |file| check_place("--svg", file))
+        check_place("--svg", self.svg.as_deref())
     }
 }
 

@@ -3,6 +3,7 @@
 use everburn::schedules::ScheduleKind;
 use everburn_record::statistics::Spread;
 use everburn_record::table::aligned;
+use everburn_record::units::percent;
 use serde_json::{Value, json};
 
 use super::MANY_MICRO_BATCHES;
@@ -102,12 +103,9 @@ fn bubble_table(schedules: &[ScheduleRounds]) -> String {
             rounds.schedule.to_string(),
             format!("{idle} %"),
             range,
-            format!("{:.1} %", 100.0 * rounds.theory()),
+            percent(rounds.theory(), 1),
             cells::more(rounds.off(), 0),
-            format!(
-                "{:.1} %",
-                rounds.spread(|step| 100.0 * step.simulated).median
-            ),
+            percent(rounds.spread(|step| step.simulated).median, 1),
             format!("{:.0}", rounds.spread(|step| step.milliseconds).median),
             mebibytes(&rounds.memory),
             live(&rounds.memory),
@@ -126,10 +124,7 @@ fn bubble_goal(schedules: &[ScheduleRounds]) -> String {
         let names = rounds.iter().map(|rounds| rounds.schedule.name());
         names.collect::<Vec<_>>().join(", ")
     };
-    let goal = format!(
-        "goal: a bubble within {:.0} % of theory",
-        100.0 * BUBBLE_OFF
-    );
+    let goal = format!("goal: a bubble within {} of theory", percent(BUBBLE_OFF, 0));
     match (near.is_empty(), far.is_empty()) {
         (_, true) => format!("{goal}: met by {}", names(&near)),
         (true, _) => format!("{goal}: not met by {}", names(&far)),
@@ -171,10 +166,10 @@ fn checkpointing_goal(sides: &recompute::RecomputeResults) -> Option<String> {
     let (time, memory) = sides.more_time_and_memory(CHECKPOINTED)?;
     let met = -memory >= LESS_MEMORY && time <= MORE_TIME;
     Some(format!(
-        "goal: activation checkpointing takes {:.0} % less memory or better, for at most {:.0} % more time: \
+        "goal: activation checkpointing takes {} less memory or better, for at most {} more time: \
          {} ({} memory, {} time)",
-        100.0 * LESS_MEMORY,
-        100.0 * MORE_TIME,
+        percent(LESS_MEMORY, 0),
+        percent(MORE_TIME, 0),
         if met { "met" } else { "not met" },
         cells::more(memory, 0),
         cells::more(time, 0)
@@ -182,7 +177,7 @@ fn checkpointing_goal(sides: &recompute::RecomputeResults) -> Option<String> {
 }
 
 fn joined(shares: impl Iterator<Item = f64>) -> String {
-    let shares = shares.map(|share| format!("{:.0} %", 100.0 * share));
+    let shares = shares.map(|share| percent(share, 0));
     shares.collect::<Vec<_>>().join(", ")
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use everburn_record::TrainingReport;
 use everburn_record::table::aligned;
+use everburn_record::units::percent;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -113,9 +114,9 @@ impl Row {
 
     pub(super) fn sentence(&self) -> String {
         format!(
-            "{:.1} s, {:.1} % of it waiting, {:.2} MB per rank, validation loss {:.4}",
+            "{:.1} s, {} of it waiting, {:.2} MB per rank, validation loss {:.4}",
             self.seconds,
-            100.0 * self.waited,
+            percent(self.waited, 1),
             self.bytes / 1e6,
             self.validation_loss
         )
@@ -145,7 +146,7 @@ pub(super) fn table(measured: &SyncResults) -> String {
             wire.unwrap_or_default(),
             format!("{:.1}", row.seconds),
             faster.unwrap_or_default(),
-            format!("{:.1} %", 100.0 * row.waited),
+            percent(row.waited, 1),
             format!("{:.4}", row.validation_loss),
             loss.unwrap_or_default(),
         ]

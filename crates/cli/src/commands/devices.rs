@@ -7,6 +7,7 @@ use crate::devices::{DeviceName, built_for};
 use clap::Args;
 use everburn_distributed::{GpuDescription, describe_gpu, gpu_names};
 use everburn_nccl::{ApiDriver, Gpu, Inventory, LibraryError, drivers, gpus};
+use everburn_record::units::counted;
 use everburn_record::{proc, table, units};
 use serde_json::{Value, json};
 
@@ -98,10 +99,9 @@ impl MachineDevices {
 
     fn to_text(&self) -> String {
         let memory = |bytes: Option<u64>| bytes.map_or("-".to_owned(), units::bytes);
-        let cores = if self.cores == 1 { "core" } else { "cores" };
         let mut rows = vec![vec![
             "flex".to_owned(),
-            format!("{}, {} {cores}", self.cpu, self.cores),
+            format!("{}, {}", self.cpu, counted(self.cores, "core")),
             memory(self.memory_bytes),
             memory(self.free_bytes),
         ]];

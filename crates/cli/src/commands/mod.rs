@@ -12,10 +12,11 @@ mod tokenize;
 mod verify;
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use clap::Subcommand;
-use everburn_launch::ChildError;
+use everburn_launch::{ChildError, Children, EndedChild};
 use everburn_record::EXIT_INTERRUPTED;
 
 use crate::arguments::keys::with_flags;
@@ -117,6 +118,18 @@ fn task_or(named: Option<&str>, usual: Option<&str>) -> Result<String, ToolError
 fn this_program() -> Result<std::path::PathBuf, ToolError> {
     std::env::current_exe()
         .map_err(|error| ToolError::Failed(format!("this program cannot find itself: {error}")))
+}
+
+/// Runs a training called `name` to any end, which comes within `seconds`.
+fn run_to_end(
+    children: &Children,
+    name: &str,
+    mut command: Command,
+    seconds: u64,
+) -> Result<EndedChild, ToolError> {
+    let output = tempfile::tempdir().map_err(failed)?;
+    let deadline = Duration::from_secs(seconds);
+    Ok(children.run_to_any_end(name, &mut command, output.path(), deadline)?)
 }
 
 /// The name of this program's file, by which shells and manuals know it.

@@ -7,7 +7,7 @@ mod plan;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use everburn_launch::{ChildError, Children, EndedChild};
@@ -18,7 +18,7 @@ use serde_json::Value;
 use self::plan::{Bounds, Kind, Plan};
 use super::verify::compare::compare;
 use super::verify::read_hashes;
-use super::{ToolError, failed, task_or, this_program};
+use super::{ToolError, failed, run_to_end, task_or, this_program};
 
 /// For this many seconds a killed rank may stop the training, in the median of all: it is found at once, and the
 /// others continue without it.
@@ -302,12 +302,8 @@ impl Soak<'_> {
         self.end("the resumed run", command)
     }
 
-    fn end(&self, name: &str, mut command: Command) -> Result<EndedChild, ToolError> {
-        let output = tempfile::tempdir().map_err(failed)?;
-        let deadline = Duration::from_secs(self.options.run_timeout);
-        Ok(self
-            .children
-            .run_to_any_end(name, &mut command, output.path(), deadline)?)
+    fn end(&self, name: &str, command: Command) -> Result<EndedChild, ToolError> {
+        run_to_end(&self.children, name, command, self.options.run_timeout)
     }
 }
 
@@ -322,8 +318,7 @@ fn expect_success(ended: &EndedChild) -> Result<(), ToolError> {
 fn difference(directory: &Path, expected: &[Value]) -> Option<String> {
     match read_hashes(directory) {
         Err(error) => Some(error.to_string()),
-        Ok(hashes) => compare(expected, &hashes)
-            .map(|found| format!("it differs at step {}: {}", found.step, found.what)),
+        Ok(hashes) => compare(expected, &hashes).map(|found| format!("it differs at {found}")),
     }
 }
 

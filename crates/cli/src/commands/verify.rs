@@ -6,7 +6,6 @@ pub(super) mod compare;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use clap::Args;
 use everburn_launch::{Children, EndedChild};
@@ -14,8 +13,8 @@ use everburn_record::units::counted;
 use everburn_record::{TrainingReport, units};
 use serde_json::Value;
 
-use self::compare::{Difference, compare};
-use super::{ToolError, failed, task_or, this_program};
+use self::compare::compare;
+use super::{ToolError, failed, run_to_end, task_or, this_program};
 use crate::elastic::ElasticRange;
 
 /// Train the same on several numbers of ranks and compare, as in `verify MODEL --ranks 1,2,4`.
@@ -104,8 +103,7 @@ enum Way {
 
 impl std::fmt::Display for Run {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let noun = if self.ranks == 1 { "rank" } else { "ranks" };
-        write!(f, "{} {noun}, {}", self.ranks, self.transport)?;
+        write!(f, "{}, {}", counted(self.ranks, "rank"), self.transport)?;
         match &self.way {
             Way::Undisturbed => Ok(()),
             Way::Resumed { after, on } => write!(f, ", from step {after} on {on}"),
@@ -242,9 +240,9 @@ pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
         };
         match compare(expected, &hashes) {
             None => say!("  {run}: the same bits, {}", last_of(&hashes)),
-            Some(Difference { step, what }) => {
+            Some(difference) => {
                 differences += 1;
-                say!("  {run}: DIFFERS from {reference} at step {step}: {what}");
+                say!("  {run}: DIFFERS from {reference} at {difference}");
             }
         }
     }
@@ -289,9 +287,11 @@ impl Trainings<'_> {
             options,
             model,
             folder,
-            ..
+            children,
         } = self;
         let directory = folder.join(name);
+        let called = format!("the training on {run}");
+        let end = |command| run_to_end(children, &called, command, options.run_timeout);
         let start = |more: &[String]| {
             let mut command = Command::new(everburn);
             command
@@ -305,7 +305,7 @@ impl Trainings<'_> {
                 .args(flags)
                 .args(&options.train)
                 .args(more);
-            self.end(run, command)
+            end(command)
         };
         let text = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
         let result = match &run.way {
@@ -333,23 +333,13 @@ impl Trainings<'_> {
                             .args(["--ranks", &on.to_string()])
                             .arg("--run-dir")
                             .arg(&directory);
-                        success(self.end(run, command)?)
+                        success(end(command)?)
                     }
                 }
             }
         };
-        result.map_err(|said| failed(format!("the training on {run} failed: {said}")))?;
+        result.map_err(|said| failed(format!("{called} failed: {said}")))?;
         Ok(directory)
-    }
-
-    /// Runs a command to its end, which comes in time.
-    fn end(&self, run: &Run, mut command: Command) -> Result<EndedChild, ToolError> {
-        let output = tempfile::tempdir().map_err(failed)?;
-        let name = format!("the training on {run}");
-        let deadline = Duration::from_secs(self.options.run_timeout);
-        Ok(self
-            .children
-            .run_to_any_end(&name, &mut command, output.path(), deadline)?)
     }
 }
 

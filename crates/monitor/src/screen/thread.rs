@@ -42,8 +42,8 @@ const SLOW_FRAME: Duration = Duration::from_millis(500);
 /// The thread that reads keys and draws.
 pub(super) struct ScreenThread {
     pub(super) own: Arc<OwnStreams>,
-    pub(super) inner: Option<PseudoTerminal>,
-    pub(super) painted: Option<Painted>,
+    pub(super) inner: PseudoTerminal,
+    pub(super) painted: Painted,
     pub(super) keys: Keys,
     /// When the last key was pressed.
     pub(super) pressed: Option<Instant>,
@@ -81,9 +81,7 @@ impl ScreenThread {
             due |= self.wait(drawn, ends);
             if ends {
                 // What is still in the pipe comes after the dashboard's end.
-                if let Some(painted) = &mut self.painted {
-                    *self.own.said() = painted.drain();
-                }
+                *self.own.said() = self.painted.drain();
                 return;
             }
             if self.killed {
@@ -124,8 +122,9 @@ impl ScreenThread {
             (false, false) => stands,
         };
         let mut waited = vec![PollFd::new(self.own.input(), PollFlags::IN)];
-        if let (Some(painted), true) = (&self.painted, stands.is_zero() || ends) {
-            waited.push(PollFd::from_borrowed_fd(painted.pipe(), PollFlags::IN));
+        if stands.is_zero() || ends {
+            let pipe = self.painted.pipe();
+            waited.push(PollFd::from_borrowed_fd(pipe, PollFlags::IN));
         }
         let patience = Timespec::try_from(patience).ok();
         if poll(&mut waited, patience.as_ref()).is_err() {
@@ -136,8 +135,8 @@ impl ScreenThread {
         if ready[0] {
             news |= self.read_keys();
         }
-        if let (Some(true), Some(painted)) = (ready.get(1), &mut self.painted) {
-            news |= painted.read() && !self.ranks;
+        if ready.get(1) == Some(&true) {
+            news |= self.painted.read() && !self.ranks;
         }
         news
     }
@@ -163,14 +162,14 @@ impl ScreenThread {
     fn press(&mut self, key: &Key) {
         let training = self.view.training;
         match (key, self.ranks) {
-            (Key::Char('r'), _) if self.inner.is_some() => self.ranks = !self.ranks,
+            (Key::Char('r'), _) => self.ranks = !self.ranks,
             (Key::Char('q' | 'd'), _) if !training => {
                 // Nobody waits any more where it fails.
                 let _ = self.leave.send(());
             }
             (Key::Char('q'), _) => {
                 (self.ranks, self.asks_how) = (false, true);
-                self.hand_on(key);
+                self.inner.type_in(&key.bytes());
             }
             (Key::Char('w'), true) => self.view.work = !self.view.work,
             (Key::Char('z'), true) => self.view.whole = !self.view.whole,
@@ -183,7 +182,7 @@ impl ScreenThread {
             (key, false) => {
                 // Its other answers.
                 self.asks_how &= !matches!(key, Key::Char('s' | 'c'));
-                self.hand_on(key);
+                self.inner.type_in(&key.bytes());
             }
         }
     }
@@ -200,12 +199,6 @@ impl ScreenThread {
     fn scroll_to(&mut self, rank: usize) {
         let ranks = lock(&self.state).ranks().len();
         self.view.scrolled = rank.min(ranks.saturating_sub(1));
-    }
-
-    fn hand_on(&mut self, key: &Key) {
-        if let Some(inner) = &mut self.inner {
-            inner.type_in(&key.bytes());
-        }
     }
 
     /// A training's screen follows the run: closely while somebody sees the ranks.
@@ -237,14 +230,14 @@ impl ScreenThread {
         queue!(terminal.backend_mut(), BeginSynchronizedUpdate)?;
         terminal.draw(|frame| {
             let area = frame.area();
-            match &self.painted {
-                Some(painted) if !self.ranks => {
-                    let looks_on = !self.view.training;
-                    // Of a run that is over, burn-train's picture shows the last thing that it did.
-                    let news = state.news(looks_on);
-                    painted.draw(looks_on, news.as_deref(), area, frame.buffer_mut());
-                }
-                _ => draw_ranks(&state, self.view, area, frame.buffer_mut()),
+            if self.ranks {
+                draw_ranks(&state, self.view, area, frame.buffer_mut());
+            } else {
+                let looks_on = !self.view.training;
+                // Of a run that is over, burn-train's picture shows the last thing that it did.
+                let news = state.news(looks_on);
+                self.painted
+                    .draw(looks_on, news.as_deref(), area, frame.buffer_mut());
             }
         })?;
         execute!(terminal.backend_mut(), EndSynchronizedUpdate)

@@ -65,7 +65,7 @@ impl Layer {
     }
 
     /// How many operations per second it computed in `pass`; `None` as for [`operations_a_second`](Self::operations_a_second).
-    pub fn operations_a_second_of(&self, pass: Pass) -> Option<f64> {
+    pub(crate) fn operations_a_second_of(&self, pass: Pass) -> Option<f64> {
         self.operations_a_second?;
         match pass {
             Pass::Forward => rate(self.forward_operations, self.forward),

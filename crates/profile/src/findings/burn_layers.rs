@@ -1,8 +1,6 @@
 //! Layers that could be faster ones by another import.
 
-use everburn_record::units;
-
-use super::{Finding, FindingKind, rules};
+use super::{Finding, FindingKind, percent, rules};
 use crate::analysis::{Analysis, RankProfile};
 
 /// Burn's own layers compute on the CPU. Their whole time is what the other layers win at most: how much faster these
@@ -11,14 +9,11 @@ pub(super) fn burn_layers(analysis: &Analysis) -> Option<Finding> {
     let of = |rank: &RankProfile| -> f64 { rank.burn_layers.iter().map(|it| it.seconds).sum() };
     let ranks = analysis.ranks.iter();
     let worst = ranks.max_by(|one, other| of(one).total_cmp(&of(other)))?;
-    let percent = |seconds: f64| {
-        let share = seconds / worst.step_seconds.max(f64::MIN_POSITIVE);
-        units::percent(share, 0)
-    };
+    let of_step = |seconds: f64| percent(seconds, worst.step_seconds);
     let kinds: Vec<String> = worst
         .burn_layers
         .iter()
-        .map(|layer| format!("{} {}", layer.kind, percent(layer.seconds)))
+        .map(|layer| format!("{} {}", layer.kind, of_step(layer.seconds)))
         .collect();
     let rank = worst.facts.rank;
     Some(Finding {
@@ -28,7 +23,7 @@ pub(super) fn burn_layers(analysis: &Analysis) -> Option<Finding> {
         share: rules::won(analysis, of),
         text: format!(
             "{} of rank {rank}'s step goes into Burn's own layers on the CPU ({})",
-            percent(of(worst)),
+            of_step(of(worst)),
             kinds.join(", ")
         ),
         advice: "write `use everburn::nn` for `use burn::nn` in the model, and `use everburn::tensor` for `use \

@@ -3,7 +3,7 @@
 use everburn_record::statistics::median;
 use everburn_record::units;
 
-use super::{Finding, FindingKind};
+use super::{Finding, FindingKind, percent};
 use crate::analysis::{Analysis, RankProfile};
 use crate::phase::Phase;
 use crate::recording::Facts;
@@ -37,10 +37,6 @@ fn largest(
 ) -> Option<(&RankProfile, f64)> {
     let ranks = analysis.ranks.iter().map(|rank| (rank, number(rank)));
     ranks.max_by(|one, other| one.1.total_cmp(&other.1))
-}
-
-fn percent(part: f64, whole: f64) -> String {
-    units::percent(part / whole.max(f64::MIN_POSITIVE), 0)
 }
 
 /// Ranks wait for their batches.

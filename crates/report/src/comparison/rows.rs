@@ -113,8 +113,7 @@ impl Comparison {
         let all_told = self.runs.iter().all(|run| dataset(run).is_some());
         let notes = |run: &Run| match run.notes.len() {
             0 => None,
-            1 => Some("1 note".to_owned()),
-            many => Some(format!("{many} notes")),
+            notes => Some(units::counted(notes, "note")),
         };
         let rows = [
             self.words("state", |run| Some(run.state())),

@@ -1,5 +1,7 @@
 //! A comparison as text.
 
+use everburn_record::plain;
+
 use super::Comparison;
 use super::rows::Part;
 
@@ -27,9 +29,9 @@ impl Comparison {
             .collect();
         let mut text = String::new();
         let mut line = |name: &str, cells: &mut dyn Iterator<Item = String>| {
-            let mut line = format!("{:<first$}", fitting(name, first));
+            let mut line = format!("{:<first$}", plain::line(name, first));
             for (cell, width) in cells.zip(&widths) {
-                line.push_str(&format!("  {:>width$}", fitting(&cell, *width)));
+                line.push_str(&format!("  {:>width$}", plain::line(&cell, *width)));
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -55,8 +57,4 @@ fn shown(cell: Option<&(String, Option<String>)>) -> String {
         Some((value, None)) => value.clone(),
         Some((value, Some(change))) => format!("{value} ({change})"),
     }
-}
-
-fn fitting(text: &str, width: usize) -> String {
-    everburn_record::plain::line(text, width)
 }

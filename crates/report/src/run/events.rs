@@ -107,7 +107,7 @@ impl Events {
     }
 
     /// Which ranks made steps from which step on, as far as groups were formed anew: (step, ranks).
-    pub fn memberships(&self) -> impl Iterator<Item = (u64, &[usize])> {
+    pub(crate) fn memberships(&self) -> impl Iterator<Item = (u64, &[usize])> {
         let formed = self
             .list
             .iter()

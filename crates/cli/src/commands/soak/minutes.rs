@@ -186,9 +186,9 @@ impl Comparison {
             .iter()
             .map(|(kind, count)| format!("{kind}: {count}"));
         say!(
-            "{:.1} % of the throughput is kept (at least {:.0} %); {}",
-            100.0 * self.kept(),
-            100.0 * LEAST_KEPT,
+            "{} of the throughput is kept (at least {}); {}",
+            units::percent(self.kept(), 1),
+            units::percent(LEAST_KEPT, 0),
             events.collect::<Vec<_>>().join(", ")
         );
         for what in &self.wrong {
@@ -243,10 +243,8 @@ fn what_is_wrong(
         if both.is_empty() {
             wrong.push("no step was compared".to_owned());
         }
-        wrong.extend(
-            compare(&expected, &found)
-                .map(|it| format!("it differs at step {}: {}", it.step, it.what)),
-        );
+        let difference = compare(&expected, &found);
+        wrong.extend(difference.map(|found| format!("it differs at {found}")));
     }
     let Some(live) = Live::read(disturbed) else {
         wrong.push("it has no live.json".to_owned());

@@ -5,9 +5,15 @@ use serde_json::Value;
 /// Where two trainings part.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::commands) struct Difference {
-    pub(in crate::commands) step: u64,
+    step: u64,
     /// The loss, or the path of a tensor.
-    pub(in crate::commands) what: String,
+    what: String,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "step {}: {}", self.step, self.what)
+    }
 }
 
 /// The first difference between the lines of `hashes.jsonl` of two trainings.
