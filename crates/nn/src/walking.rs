@@ -19,6 +19,11 @@ impl TiedParameters {
         self.known.get(&id)?.downcast_ref::<P>().cloned()
     }
 
+    /// The ids of all that were kept.
+    pub(crate) fn into_ids(self) -> impl Iterator<Item = ParamId> {
+        self.known.into_keys()
+    }
+
     /// Keeps `param` for the other places of `id`, and returns it.
     pub fn keep<P: Clone + 'static>(&mut self, id: ParamId, param: P) -> P {
         self.known.insert(id, Box::new(param.clone()));

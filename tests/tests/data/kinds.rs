@@ -27,7 +27,7 @@ fn a_table_is_learnt_on_two_ranks_resumed_and_predicted() {
     write_table(&here.join("houses.csv"), 600);
     let line = "train table --data houses.csv --set=table.target=price --batch-size 20 --epochs 12 --run-dir";
     let ended =
-        Everburn::line(here, &format!("{line} run --ranks 2 --learning-rate 0.01")).succeed();
+        Everburn::line(here, format!("{line} run --ranks 2 --learning-rate 0.01")).succeed();
     let first = "houses.csv, taken for a table: 540 training and 60 test rows, 3 features of 2 columns, to predict \
                  the number price";
     ended.prints([first]);
@@ -168,7 +168,7 @@ fn shards_of_a_server_train_like_those_of_a_disk() {
         "each file of a range",
     ];
     online(&line).refused(&message);
-    let offline = Everburn::line(here, &format!("train resnet18 --run-dir none --data {url}"));
+    let offline = Everburn::line(here, format!("train resnet18 --run-dir none --data {url}"));
     offline
         .env("EVERBURN_OFFLINE", "1")
         .refused(&["EVERBURN_OFFLINE keeps away from the network"]);
@@ -201,7 +201,7 @@ fn a_path_of_another_kind_is_refused_with_the_task_that_takes_it() {
         "resnet18 --data mnist | --data mnist is not a set of color images",
     ] {
         let (training, message) = line.split_once(" | ").unwrap();
-        Everburn::line(here, &format!("train {training} --run-dir run")).refused(&[message]);
+        Everburn::line(here, format!("train {training} --run-dir run")).refused(&[message]);
         assert!(!here.join("run").exists());
     }
 }

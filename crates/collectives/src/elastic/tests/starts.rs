@@ -1,5 +1,7 @@
 //! Processes that were started with different flags.
 
+use std::thread;
+
 use everburn_tests::AssertContains;
 
 use super::*;
@@ -104,7 +106,9 @@ fn nobody_waits_for_a_machine_whose_heartbeats_are_missing() {
         job.process(slot, incarnation, |it| it.node = slot / 2)
     };
     let mut members = (0..4).map(start).collect::<Vec<_>>();
-    all(join_all(&mut members));
+    for joined in join_all(&mut members) {
+        joined.unwrap();
+    }
     let rounds = thread::scope(|scope| {
         let joins = members[..2].iter_mut();
         let joins = joins.map(|member| scope.spawn(|| member.join_without(5, Some(1)).unwrap()));
