@@ -249,7 +249,7 @@ pub(crate) fn with_hooks<M: Module>(
         pass,
     };
     let watched = model.clone().map(&mut add_hooks);
-    (watched, add_hooks.watched.len())
+    (watched, add_hooks.watched.ids().len())
 }
 
 /// A tensor of `shape` with the memory of one number: a node in the graph.

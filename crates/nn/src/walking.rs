@@ -20,8 +20,8 @@ impl TiedParameters {
     }
 
     /// The ids of all that were kept.
-    pub(crate) fn into_ids(self) -> impl Iterator<Item = ParamId> {
-        self.known.into_keys()
+    pub fn ids(&self) -> impl ExactSizeIterator<Item = ParamId> {
+        self.known.keys().copied()
     }
 
     /// Keeps `param` for the other places of `id`, and returns it.

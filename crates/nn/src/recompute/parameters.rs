@@ -56,7 +56,7 @@ impl<M: Module> Observed<M> {
         Self {
             module,
             sources: observer.sources,
-            candidates: observer.observed.into_ids().collect(),
+            candidates: observer.observed.ids().collect(),
             uses: observer.uses,
         }
     }

@@ -35,7 +35,7 @@ fn a_rank_without_elastic_ends_the_wait_of_those_with_it() {
     let job = Job::of(1, 2);
     let mut first = job.start(0);
     first.compare_start().unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let waits = scope.spawn(|| first.join(0));
         job.wait_for_join(1, 0);
         let refused = come_without_elastic(&job).to_string();
@@ -78,7 +78,7 @@ fn a_process_of_another_range_ends_the_wait_of_the_first_before_its_launcher_giv
     let job = Job::of(1, 2);
     let mut first = job.start(0);
     first.compare_start().unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let waits = scope.spawn(|| first.join(0));
         job.wait_for_join(1, 0);
         let other = job.process(1, 1, |options| options.min = 2);
