@@ -4,9 +4,11 @@ mod ahead;
 mod assembly;
 mod augment;
 mod error;
+mod plain;
 mod weigh;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
@@ -112,6 +114,8 @@ pub struct DistributedLoader<I, B> {
     prefetch: Prefetch,
     /// Called when a thread assembles a batch.
     recorder: Option<Recorder>,
+    /// Only for [`DataLoader::iter`], which gets no epoch.
+    iterations: Arc<AtomicUsize>,
 }
 
 impl<I, B> Clone for DistributedLoader<I, B> {
@@ -120,6 +124,7 @@ impl<I, B> Clone for DistributedLoader<I, B> {
             assembly: self.assembly.clone(),
             prefetch: self.prefetch,
             recorder: self.recorder.clone(),
+            iterations: self.iterations.clone(),
         }
     }
 }
@@ -152,6 +157,7 @@ impl<I, B> DistributedLoader<I, B> {
             },
             prefetch: Prefetch::default(),
             recorder: None,
+            iterations: Arc::new(AtomicUsize::new(0)),
         }
     }
 

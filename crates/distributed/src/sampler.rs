@@ -291,6 +291,11 @@ impl DistributedSampler {
         }
     }
 
+    /// The same rank's sampler over a part of the data set.
+    pub(crate) fn with_config(self, config: SamplerConfig) -> Self {
+        Self { config, ..self }
+    }
+
     /// The rank whose samples these are.
     pub fn rank(&self) -> usize {
         self.rank
