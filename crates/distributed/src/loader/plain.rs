@@ -8,7 +8,6 @@ use burn::data::dataset::DatasetError;
 use burn::data::dataset::transform::PartialDataset;
 use burn::prelude::*;
 
-use super::assembly::Assembly;
 use super::{DistributedLoader, EpochBatches, MicroBatch};
 use crate::sampler::SamplerConfig;
 
@@ -44,11 +43,14 @@ where
             num_samples: end - start,
             ..self.sampler().config().clone()
         };
-        let loader = self.clone().map_assembly(|assembly| Assembly {
-            sampler: assembly.sampler.with_config(config),
-            dataset: Arc::new(PartialDataset::new(assembly.dataset, start, end)),
-            ..assembly
-        });
+        let mut loader = self.clone();
+        let assembly = &mut loader.assembly;
+        assembly.sampler = assembly.sampler.clone().with_config(config);
+        assembly.dataset = Arc::new(PartialDataset::new(
+            Arc::clone(&assembly.dataset),
+            start,
+            end,
+        ));
         Arc::new(loader)
     }
 }
