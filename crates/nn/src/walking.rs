@@ -7,6 +7,20 @@ use burn::module::ParamId;
 
 /// Parameters that a walk over a module has made, or met, by id. A tied parameter is one parameter in several places:
 /// who makes it again in its second place unties it.
+///
+/// ```
+/// # mod everburn { pub use everburn_nn as nn; }
+/// use burn::module::{Param, ParamId};
+/// use burn::prelude::*;
+/// use everburn::nn::TiedParameters;
+///
+/// let id = ParamId::new();
+/// let weight = Param::initialized(id, Tensor::<1>::ones([2], &Device::flex()));
+/// let mut tied = TiedParameters::default();
+/// assert!(tied.get::<Param<Tensor<1>>>(id).is_none());
+/// tied.keep(id, weight);
+/// assert!(tied.get::<Param<Tensor<1>>>(id).is_some());
+/// ```
 #[derive(Default)]
 pub struct TiedParameters {
     /// `Param<Tensor<..>>` of any kind.

@@ -102,7 +102,7 @@ impl<'a> Variables<'a> {
     /// The variable's value, read by `parse`.
     ///
     /// # Errors
-    /// [`MalformedVariable`] where `parse` makes nothing of it.
+    /// [`MalformedVariable`] where `parse` cannot read it.
     pub fn parsed<T>(
         &self,
         name: &'static str,
