@@ -95,7 +95,7 @@ fn both_sides_prove_that_they_know_the_token_and_a_mismatch_says_what_to_check()
         String::from_utf8(named.unwrap_or_default()).unwrap()
     };
     let all = "127.0.0.1 (2 times): its job token does not match";
-    assert!(holds_within(LONG, || named().starts_with(all)));
+    assert!(holds_within(LONG, || named().starts_with(all)), "{}", named());
 }
 
 #[test]
