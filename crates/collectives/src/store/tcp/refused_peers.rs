@@ -7,6 +7,7 @@ use everburn_record::units::counted;
 
 use super::contents::Contents;
 use super::peer::Closing;
+use crate::store::user_key;
 
 /// The key at which a server keeps whom it has refused, in words.
 pub(crate) const REFUSED_KEY: &str = "everburn/store/refused";
@@ -51,7 +52,7 @@ impl RefusedPeers {
             return;
         }
         let text = self.to_string().into_bytes();
-        if let Err(error) = contents.store(REFUSED_KEY.as_bytes(), text) {
+        if let Err(error) = contents.store(&user_key(REFUSED_KEY), text) {
             tracing::debug!("whom the store has refused is not in it: {error}");
         }
     }
