@@ -116,7 +116,8 @@ impl Task for ImageFolders {
         Ok(Net::new(config.classes.len().max(2), device))
     }
 
-    // Two convolutions of 3 x 3 with a stride of 2 leave a pixel of 7 x 7: another model has another smallest size.
+    // Two convolutions of 3 x 3 with a stride of 2 leave a pixel of 7 x 7: another model has another smallest size. If a linear
+    // layer reads all pixels, the model takes one size only, and all others belong here.
     fn check(&self, config: &ImagesConfig) -> Result<(), TaskError> {
         match config.size {
             ..7 => Err(TaskError::new(format!("images.size={} leaves the model no pixel", config.size))
