@@ -195,7 +195,10 @@ fn another_model_or_optimizer_does_not_go_on_from_this_ones_checkpoint() {
             .run();
         let messages = ["optimizer", "Adam there", "Sgd here"];
         ended.failed_with(2, &messages);
-        ended.failed_with(2, &["resume with the same configuration"]);
+        ended.failed_with(
+            2,
+            &["resume with the same configuration, or begin a new run with --init-from RUN"],
+        );
     }
     assert_eq!((run.report(), run.text("metrics.jsonl")), before);
     // The refusals have changed nothing that this needs.

@@ -195,12 +195,14 @@ impl RunConfig {
             .transpose()?
             .unwrap_or_default();
         let (task, table) = layered(arguments, file_layer)?;
-        let fault = |reason: String| fault(&reason, Some(task), &arguments.set, file.as_deref());
+        let fault_of = |reason: &str, task| fault(reason, task, &arguments.set, file.as_deref());
+        let fault = |reason: String| fault_of(&reason, Some(task));
         let mut config: Self = configuration_of(table).map_err(fault)?;
         let foreign = config.refuse_foreign_sections(task);
         foreign.map_err(|error| match error {
             CliError::Usage { message, help } if message.starts_with("unknown key") => {
-                match fault(message) {
+                // What may be meant has been looked for.
+                match fault_of(&message, None) {
                     CliError::Usage { message, .. } => CliError::Usage { message, help },
                     of_file => of_file,
                 }

@@ -219,7 +219,8 @@ impl Progress {
         // An own optimizer or schedule is of the code; the number of samples, of the data.
         let elsewhere = [samples, optimizer, schedule];
         let mut same = Vec::new();
-        if different > elsewhere.iter().filter(|differs| **differs).count() {
+        let is_configured = different > elsewhere.iter().filter(|differs| **differs).count();
+        if is_configured {
             same.push("the same configuration");
         }
         if optimizer {
@@ -233,6 +234,9 @@ impl Progress {
         }
         let same = same.join(" and ");
         match samples {
+            false if is_configured => {
+                format!("resume with {same}, or begin a new run with `init_from = RUN`")
+            }
             false => format!("resume with {same}"),
             true => format!(
                 "the training data have changed, or other samples are held out (`training.validation_samples`): resume \

@@ -156,8 +156,12 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
         )));
     }
     if path.exists() {
+        let of_images = match arguments.kind {
+            Kind::Images => "; images go into NAME/data later",
+            Kind::Table | Kind::Text | Kind::Custom => "",
+        };
         return Err(ToolError::Usage(format!(
-            "{} is there already",
+            "{} is there already: choose another name{of_images}",
             path.display()
         )));
     }

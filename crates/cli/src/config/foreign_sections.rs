@@ -2,6 +2,7 @@
 
 use everburn_record::invocation;
 use everburn_train::{AnyTask, nearest_name};
+use toml::{Table, Value};
 
 use super::RunConfig;
 use crate::arguments::keys::{nearest_key, with_flags};
@@ -36,7 +37,12 @@ impl RunConfig {
                 ))
             }
             Some(other) => {
-                let help = match meant(other, task) {
+                let keys = self.sections.get(other).and_then(Value::as_table);
+                let meant = match keys {
+                    Some(keys) => meant_section(other, keys, task),
+                    None => meant(other, task),
+                };
+                let help = match meant {
                     Some(nearest) => format!("did you mean `{nearest}`?"),
                     None => format!(
                         "{model} has [{}] besides [ranks], [training] and [parallel]",
@@ -64,12 +70,8 @@ pub(super) fn meant(key: &str, task: &AnyTask) -> Option<String> {
     if let Some(own) = settings.iter().find(|path| last(path) == key) {
         return Some(own.clone());
     }
-    let sections = task.sections();
-    let sections = sections
-        .into_iter()
-        .chain(["ranks", "training", "parallel"]);
-    if let Some(section) = nearest_name(key, sections) {
-        return Some(section.to_owned());
+    if let Some(section) = near_section(key, task) {
+        return Some(section);
     }
     let near = nearest_name(key, settings.iter().map(|path| last(path)));
     let of_task = settings.iter().find(|path| Some(last(path)) == near);
@@ -83,6 +85,19 @@ pub(super) fn meant(key: &str, task: &AnyTask) -> Option<String> {
         }
         (of_run, of_task) => of_run.or(of_task.cloned()),
     }
+}
+
+/// The section that `name` with these keys may be meant for, or the setting of the task with the name of one of them.
+fn meant_section(name: &str, keys: &Table, task: &AnyTask) -> Option<String> {
+    let is_set = |path: &String| keys.contains_key(last(path));
+    near_section(name, task).or_else(|| task.settings().into_iter().find(is_set))
+}
+
+/// The section of a run or of the task whose name is most like `name`.
+fn near_section(name: &str, task: &AnyTask) -> Option<String> {
+    let of_task = task.sections().into_iter();
+    let sections = of_task.chain(["ranks", "training", "parallel"]);
+    nearest_name(name, sections).map(str::to_owned)
 }
 
 /// The settings of a task, if it has any: all, or the first of many.

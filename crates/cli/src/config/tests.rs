@@ -146,6 +146,7 @@ fn a_setting_without_its_section_is_looked_for_in_the_task_first() {
         ("resnet18 --set epoch=3", "--epochs"),
         ("resnet18 --set width=16", "`resnet18.width`"),
         ("resnet18 --set data.width=16", "`resnet18.width`"),
+        ("resnet18 --set flowers.width=16", "`resnet18.width`"),
         ("resnet18 --set mean=[0.5,0.5,0.5]", "`data.mean`"),
     ] {
         let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
@@ -160,6 +161,12 @@ fn an_unknown_setting_leads_to_the_list_of_those_of_the_task() {
     let told = error.to_string();
     let whole = "--set width=16: unknown key `width`; mnist has [data] besides [ranks], [training] and [parallel]";
     assert_eq!(told, whole);
+    let of_another = arguments("mnist --set flowers.petals=5");
+    let told = RunConfig::resolve(&of_another, None)
+        .unwrap_err()
+        .to_string();
+    let end = "unknown key `flowers`; mnist has [data] besides [ranks], [training] and [parallel]";
+    assert!(told.ends_with(end), "{told}");
     let of_task = |model: &str, listed: &[&str]| {
         let words = format!("{model} --set width=16");
         let error = RunConfig::resolve(&arguments(&words), None).unwrap_err();

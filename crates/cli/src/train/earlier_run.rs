@@ -48,10 +48,8 @@ impl EarlierRun {
                 bytes,
                 recorded: before,
             } => {
-                if recorded(&config) == before
-                    && let Err(error) = files::replace(&config, |file| file.write_all(&bytes))
-                {
-                    tracing::warn!("{} was not written back: {error}", config.display());
+                if recorded(&config) == before {
+                    write_back(&config, &bytes);
                 }
                 None
             }
@@ -127,9 +125,17 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Keeps the folder as it is: what was asked for is done.
+    /// Keeps the folder as it is: what was asked for is done. Where a resume had no step to make, the settings of the run stay
+    /// those of the steps that it has.
     pub(super) fn keep(&mut self) {
-        *lock(&self.replaced.0) = None;
+        let earlier = lock(&self.replaced.0).take();
+        let Some((EarlierRun::Resumed { config, bytes, .. }, run)) = earlier else {
+            return;
+        };
+        let report = run.read_report();
+        if report.is_ok_and(|report| report.steps_since_resume == 0) {
+            write_back(&config, &bytes);
+        }
     }
 
     /// Notes how a training of this process ended, and writes the report of its run. A start that was refused leaves no folder.
@@ -169,6 +175,13 @@ impl Drop for Prepared {
     }
 }
 
+/// Writes the configuration again that a resume has replaced.
+fn write_back(config: &Path, bytes: &[u8]) {
+    if let Err(error) = files::replace(config, |file| file.write_all(bytes)) {
+        tracing::warn!("{} was not written back: {error}", config.display());
+    }
+}
+
 /// How far the run of a configuration has come.
 fn recorded(config: &Path) -> Recorded {
     let metrics = config.with_file_name(MetricLine::FILE).metadata();
@@ -179,6 +192,27 @@ fn recorded(config: &Path) -> Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_resume_without_a_step_leaves_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        for (steps, expected) in [(0, "before"), (1, "after")] {
+            std::fs::write(run.config_path(), "before").unwrap();
+            let earlier = EarlierRun::resumed(&run).unwrap();
+            std::fs::write(run.config_path(), "after").unwrap();
+            let report = format!("{{\"steps\": 30, \"steps_since_resume\": {steps}}}");
+            std::fs::write(run.report_path(), report).unwrap();
+            let mut prepared = Prepared {
+                _lock: run.lock().unwrap(),
+                replaced: Replaced(Arc::new(Mutex::new(Some((earlier, run.clone()))))),
+                run: run.clone(),
+            };
+            prepared.keep();
+            let config = std::fs::read_to_string(run.config_path()).unwrap();
+            assert_eq!(config, expected);
+        }
+    }
 
     #[test]
     fn a_log_of_a_start_that_failed_is_named_where_it_is_now() {

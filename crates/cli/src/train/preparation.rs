@@ -279,7 +279,8 @@ fn warn_of_few_steps(config: &RunConfig, samples: usize) {
     let batch_size = config.training.batch_size;
     if samples > 0 && samples < batch_size {
         tracing::warn!(
-            "a step has {}, all that there are, and not the --batch-size {batch_size}",
+            "a step has {}, all that there are, and not the --batch-size {batch_size}; each epoch is one step: a smaller \
+             --batch-size makes more",
             counted(samples, "sample")
         );
     }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use everburn_record::{Finding, invocation, proc, units};
 
+use crate::tasks::tasks;
+
 const GIB: u64 = 1 << 30;
 
 /// Below this even one rank of a small model hardly fits beside the system.
@@ -22,14 +24,13 @@ const MNIST: [&str; 4] = [
 ];
 
 pub(super) fn findings() -> Vec<Finding> {
-    vec![
-        machine(),
-        cores(),
-        memory(),
-        shared_memory(),
-        terminal(),
-        data(),
-    ]
+    let mut findings = vec![machine(), cores(), memory(), shared_memory(), terminal()];
+    // A program with tasks of its own alone has no use for MNIST.
+    let mut tasks = tasks().iter();
+    if tasks.any(|task| task.sections().contains(&"data")) {
+        findings.push(data());
+    }
+    findings
 }
 
 /// Which machine this is. Where Slurm starts jobs and has not given it to one, a job has others.

@@ -95,6 +95,13 @@ fn a_resume_on_fewer_samples_says_that_the_data_have_changed() {
     let expected = "resume with the same configuration and the same training data";
     assert!(error.contains(expected), "{error}");
     assert!(other.fits(&other).is_ok());
+    let of_batches = Progress {
+        batch_size: 7,
+        ..Progress::start("net", &config, 180)
+    };
+    let error = of_batches.fits(&there).unwrap_err();
+    let end = "resume with the same configuration, or begin a new run with `init_from = RUN`";
+    assert!(error.ends_with(end), "{error}");
 }
 
 /// The fingerprint of data with these sets; the test set is a part of all where it has none.
