@@ -200,6 +200,11 @@ impl Predict for ImageFolders {
         Ok(RgbItem::read_all(path, [config.size, config.size])?)
     }
 
+    // The files of a folder that are no images are named before its predictions.
+    fn left_out(&self, folder: &Path) -> Option<String> {
+        RgbItem::left_out(folder)
+    }
+
     fn sample_name(&self, image: &RgbItem) -> Option<String> {
         Some(image.file.display().to_string())
     }
