@@ -35,7 +35,7 @@ pub(crate) mod writer;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use everburn_record::BestEpoch;
+use everburn_record::{BestEpoch, StepCost};
 use serde::{Deserialize, Serialize};
 
 use crate::config::TrainingConfig;
@@ -45,7 +45,6 @@ use crate::config::optimizer::OptimizerKind;
 use crate::config::schedule::{LrSchedule, ScheduleNumbers};
 use crate::data_fingerprint::DataFingerprint;
 use crate::error::TrainError;
-use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
 pub use everburn_record::{NotAPlace, Place};

@@ -17,10 +17,11 @@ use burn_train::metric::{
     Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
     SerializedEntry,
 };
+use everburn_record::StepCost;
 use everburn_record::sync::lock;
 use everburn_record::units;
 
-use crate::metrics::step_report::{StepCost, StepReport};
+use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::{ACCURACY, MetricSums};
 
 const MIB: f64 = (1 << 20) as f64;

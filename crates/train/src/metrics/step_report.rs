@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::{TensorReadError, Transaction};
 use burn_train::metric::{Adaptor, ItemLazy};
-pub(crate) use everburn_record::StepCost;
+use everburn_record::StepCost;
 use everburn_record::units::counted;
 
 use crate::error::TrainError;

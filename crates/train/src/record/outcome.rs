@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_record::{BestEpoch, OuterReport, ShardingReport};
+use everburn_record::{BestEpoch, OuterReport, ShardingReport, StepCost};
 use serde::{Deserialize, Serialize};
 
 use crate::config::loss_scaling::LossScaling;
@@ -11,7 +11,6 @@ use crate::data_fingerprint::DataFingerprint;
 use crate::error::TrainError;
 use crate::evaluation::Tested;
 use crate::metrics::rank_times::PastStep;
-use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
 /// Why a training has stopped before its last epoch.

@@ -351,11 +351,10 @@ impl RankLoop {
 
 #[cfg(test)]
 mod tests {
-    use everburn_record::RankStep;
+    use everburn_record::{RankStep, StepCost};
 
     use super::*;
     use crate::metrics::rank_times::PastStep;
-    use crate::metrics::step_report::StepCost;
 
     #[test]
     fn a_rank_that_came_back_counts_times_and_losses_from_where_its_steps_are_counted_from() {

@@ -4,13 +4,13 @@ use std::ops::RangeInclusive;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use everburn_distributed::{Communication, Ddp, GradientNorm};
+use everburn_record::StepCost;
 
 use super::RankLoop;
 use super::local_steps::LocalSteps;
 use super::synchronous_steps::SynchronousSteps;
 use crate::error::TrainError;
 use crate::metrics::step_reduction::Votes;
-use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyLoader, AnyModel};
 

@@ -2,7 +2,9 @@
 
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use everburn_distributed::Ddp;
-use everburn_record::{Event, EventKind, MetricKind, MetricLine, Phase, stopped_on_request, units};
+use everburn_record::{
+    Event, EventKind, MetricKind, MetricLine, Phase, StepCost, stopped_on_request, units,
+};
 
 use super::engine::{SyncedStep, SyncedSteps};
 use super::run::StepContext;
@@ -11,7 +13,7 @@ use crate::config::checkpoint_every::Clock;
 use crate::error::TrainError;
 use crate::evaluation::require_possible_accuracy;
 use crate::metrics::step_reduction::Votes;
-use crate::metrics::step_report::{StepCost, StepReport};
+use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{DivergenceSign, LOWER_RATE, require_finite_loss};

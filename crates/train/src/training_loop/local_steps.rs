@@ -12,8 +12,8 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn_train::TrainStep;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{BucketEntry, Communication, Ddp, EpochBatches, OuterLoop, OuterStep};
-use everburn_record::RankStep;
 use everburn_record::units::counted;
+use everburn_record::{RankStep, StepCost};
 
 use super::RankLoop;
 use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
@@ -21,7 +21,6 @@ use super::round_stats::{PendingStats, Round, RoundStats};
 use super::streaming::Stream;
 use crate::device::memory::PeakMemory;
 use crate::error::TrainError;
-use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
 use crate::model::finite::require_finite_loss;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::group::ReduceOp;
 use everburn_distributed::Communication;
-use everburn_record::RankStep;
+use everburn_record::{RankStep, StepCost};
 
 use super::RankLoop;
 use super::engine::{LocalStep, SyncedStep};
@@ -17,7 +17,7 @@ use crate::config::read_metrics::{ReadMetrics, steps_unread};
 use crate::error::TrainError;
 use crate::metrics::rank_times;
 use crate::metrics::step_reduction::{StepCodec, Votes};
-use crate::metrics::step_report::{StepCost, StepReport};
+use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::MetricSums;
 
 /// The metrics of a local batch.

@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp, Work};
-use everburn_record::RankStep;
+use everburn_record::{RankStep, StepCost};
 
 use crate::metrics::layout::MetricLayout;
 use crate::metrics::rank_times;
 use crate::metrics::step_reduction::{StepCodec, StepNumbers, Votes};
-use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
 /// Where the flags of gradients begin among a rank's numbers: after the number of steps, their seconds, and the mean step.

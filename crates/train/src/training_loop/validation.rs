@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
-use everburn_record::{BestEpoch, MetricKind, MetricLine, Phase, Saving, stopped_on_request};
+use everburn_record::{
+    BestEpoch, MetricKind, MetricLine, Phase, Saving, StepCost, stopped_on_request,
+};
 
 use super::{RankLoop, items};
 use crate::checkpoint::adapter::Adapter;
@@ -13,7 +15,7 @@ use crate::checkpoint::weights::write_trained;
 use crate::config::best_by::Direction;
 use crate::error::{HELD_OUT_OF, TrainError, VALIDATION_LOSS};
 use crate::evaluation::{self, Evaluated, evaluate, infer};
-use crate::metrics::step_report::{StepCost, StepReport};
+use crate::metrics::step_report::StepReport;
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::AnyModel;
 use crate::model::finite::{require_finite, require_finite_loss};
