@@ -11,11 +11,11 @@ use mio::event::Event;
 use mio::{Events, Interest, Poll, Token, Waker};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::StoreOptions;
 use super::contents::{ClientId, Contents};
 use super::peer::{Closing, Peer, Turn};
-use super::refused_peers::RefusedPeers;
+use super::{REFUSED_KEY, StoreOptions};
 use crate::net::{PendingQuota, Refusals};
+use crate::store::user_key;
 use crate::sync::lock;
 
 const LISTENER: Token = Token(0);
@@ -115,7 +115,6 @@ pub(super) struct EventLoop {
     peers: HashMap<ClientId, Peer>,
     pending: PendingQuota,
     refusals: Refusals,
-    refused: RefusedPeers,
     next_id: ClientId,
     /// Clients that have more to do though their sockets stay silent.
     again: Vec<ClientId>,
@@ -153,7 +152,6 @@ impl EventLoop {
             contents: Contents::new(options.max_stored_bytes),
             pending: PendingQuota::new(options.max_pending, options.max_pending_per_address),
             refusals: Refusals::default(),
-            refused: RefusedPeers::default(),
             options,
             peers: HashMap::new(),
             next_id: FIRST_CLIENT,
@@ -213,7 +211,7 @@ impl EventLoop {
             if let Some(refused) = self.refusals.take(now) {
                 tracing::warn!("the store refuses {refused}");
                 *lock(&self.control.refused) = Some(refused);
-                self.refused.publish(&mut self.contents);
+                self.publish_refused();
             }
             let held_bytes = self.contents.held_bytes();
             self.control.held_bytes.store(held_bytes, Ordering::Relaxed);
@@ -222,6 +220,15 @@ impl EventLoop {
         }
         if let Some(refused) = self.refusals.take_all() {
             tracing::warn!("the store has refused {refused}");
+        }
+    }
+
+    /// Has the clients of the store find the refused addresses at [`REFUSED_KEY`].
+    fn publish_refused(&mut self) {
+        if let Some(refused) = self.refusals.unproved()
+            && let Err(error) = self.contents.store(&user_key(REFUSED_KEY), refused.into())
+        {
+            tracing::debug!("whom the store has refused is not in it: {error}");
         }
     }
 
@@ -283,9 +290,8 @@ impl EventLoop {
             match self.pending.oldest() {
                 Some(oldest) => self.close(oldest, &Closing::Evicted),
                 None => {
-                    return self
-                        .refusals
-                        .add(Some(address.ip()), "too many connections");
+                    let reason = "too many connections";
+                    return self.refusals.add(Some(address.ip()), reason);
                 }
             }
         }
@@ -367,10 +373,8 @@ impl EventLoop {
         match reason {
             Closing::Left => tracing::trace!("a client of the store left"),
             Closing::Broken(error) => tracing::debug!("a client of the store vanished: {error}"),
-            reason => {
-                self.refusals.add(peer.from, reason);
-                self.refused.add(peer.from, reason);
-            }
+            reason if reason.is_unproved() => self.refusals.add_unproved(peer.from, reason),
+            reason => self.refusals.add(peer.from, reason),
         }
         // Closing the socket takes it out of the poll anyway.
         let _ = self.poll.registry().deregister(&mut peer.stream);

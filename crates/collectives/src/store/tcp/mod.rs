@@ -13,7 +13,6 @@ mod greeting;
 #[cfg(any(test, fuzzing))]
 pub(super) mod hostile;
 mod peer;
-mod refused_peers;
 mod requests;
 mod server;
 mod shared_connection;
@@ -29,12 +28,14 @@ pub(crate) use connect::resolve;
 pub(crate) use connection::{Deadline, random_u64};
 #[cfg(any(test, fuzzing))]
 pub use contents::hostile::store_requests;
-pub(crate) use refused_peers::REFUSED_KEY;
 pub use server::TcpStoreServer;
 pub use wire::AUTH_OPCODE;
 
 use super::DEFAULT_STORE_TIMEOUT;
 use crate::rendezvous::WaitListener;
+
+/// The key at which a server keeps the addresses that did not prove the job's secret, and why: ranks that wait say so.
+pub(crate) const REFUSED_KEY: &str = "everburn/store/refused";
 
 /// Who may use a store.
 ///

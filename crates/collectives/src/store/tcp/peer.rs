@@ -52,6 +52,16 @@ pub(super) enum Closing {
     Late,
 }
 
+impl Closing {
+    /// Whether the client did not prove the job's secret, or speaks another version.
+    pub(super) const fn is_unproved(&self) -> bool {
+        matches!(
+            self,
+            Self::NoClient | Self::OpenStore | Self::WrongToken | Self::Auth(_)
+        )
+    }
+}
+
 /// Whether a connection has more to do at once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
