@@ -51,7 +51,7 @@ impl Supervisor<'_> {
             return;
         }
         if !goes_on {
-            let after_the_end = elastic.finished;
+            let after_the_end = elastic.story.finished;
             if after_the_end {
                 tracing::warn!(
                     "after the job's end, {}",
@@ -60,7 +60,7 @@ impl Supervisor<'_> {
             }
             if after_the_end && expelled.is_some() {
                 // It had no part in the end.
-                elastic.away.push(ended);
+                elastic.story.away.push(ended);
                 return;
             }
             // One that a request to stop has ended, before it could obey, takes no time from the others.
@@ -97,7 +97,7 @@ impl Supervisor<'_> {
                         .note_refusal(format!("machine {machine}: {loss}"));
                 }
                 let rank = ended.rank;
-                elastic.away.push(*ended);
+                elastic.story.away.push(*ended);
                 match self.hosted.is_none() && !self.has_ranks() {
                     // The launcher ends, and its last words are the same.
                     true => tracing::debug!("{loss}"),
@@ -129,10 +129,10 @@ impl Supervisor<'_> {
 
     /// Whether ranks that end are started again.
     pub(super) fn goes_on(&self) -> bool {
-        let elastic = self.elastic.as_ref();
+        let story = self.elastic.as_ref().map(|elastic| &elastic.story);
         matches!(self.plan, Plan::Train)
             && !self.was_interrupted()
-            && elastic
+            && story
                 .is_some_and(|it| !it.finished && it.given_up.is_none() && it.store_lost.is_none())
     }
 
@@ -207,7 +207,7 @@ impl Supervisor<'_> {
                 if let Some(elastic) = &mut self.elastic {
                     elastic.store_client.note_end(local_rank, incarnation);
                     elastic.slots[local_rank].away = true;
-                    elastic.away.extend(elastic.last_end(local_rank));
+                    elastic.story.away.extend(elastic.last_end(local_rank));
                 }
                 self.give_up_if_hopeless();
                 Ok(())
@@ -261,12 +261,12 @@ impl Supervisor<'_> {
         let Some(elastic) = &mut self.elastic else {
             return;
         };
-        if elastic.finished || elastic.given_up.is_some() {
+        if elastic.story.finished || elastic.story.given_up.is_some() {
             return;
         }
         elastic.store_client.finish();
         elastic.cancel();
-        elastic.finished = !interrupted;
+        elastic.story.finished = !interrupted;
         if let Plan::Train = self.plan {
             let now = Instant::now();
             self.writing.begin(now, &self.processes());
@@ -295,12 +295,12 @@ impl Supervisor<'_> {
         let Some(elastic) = &mut self.elastic else {
             return;
         };
-        if elastic.finished || elastic.given_up.is_some() {
+        if elastic.story.finished || elastic.story.given_up.is_some() {
             return;
         }
         tracing::warn!("the job is given up: {reason}");
         elastic.store_client.give_up(&reason);
-        elastic.given_up = Some(reason);
+        elastic.story.given_up = Some(reason);
         elastic.cancel();
         if let Plan::Train = self.plan {
             self.plan = Plan::Grace(Instant::now() + self.config.grace);
@@ -317,10 +317,10 @@ impl Supervisor<'_> {
             let in_etcd = self.config.store.is_some();
             return Err(LaunchError::StoreUnreachable { reason, in_etcd });
         }
-        if !elastic.finished {
+        if !elastic.story.finished {
             tracing::warn!("ranks are not started again from now on: {reason}");
         }
-        elastic.store_lost = Some(reason);
+        elastic.story.store_lost = Some(reason);
         elastic.cancel();
         Ok(())
     }

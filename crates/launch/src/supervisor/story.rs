@@ -7,14 +7,17 @@ use everburn_record::ranks;
 use crate::cause::root_cause;
 use crate::outcome::{EndedRank, Restart};
 
-/// What an elastic job says of itself once all ranks have ended.
+/// What has become of an elastic job on this machine so far.
+#[derive(Default)]
 pub(super) struct Story {
     /// A rank has ended well or the store says so, and nobody has interrupted the job before.
     pub(super) finished: bool,
     pub(super) given_up: Option<String>,
     /// Why the store could not be reached any more.
     pub(super) store_lost: Option<String>,
+    /// In the order in which they were decided.
     pub(super) restarts: Vec<Restart>,
+    /// The last ends of ranks that stay away.
     pub(super) away: Vec<EndedRank>,
     /// The last ends of ranks that were to be started again when the job ended.
     pub(super) cancelled: Vec<EndedRank>,
@@ -139,11 +142,9 @@ mod tests {
     fn story(cancelled: Vec<EndedRank>, away: Vec<EndedRank>) -> Story {
         Story {
             finished: true,
-            given_up: None,
-            store_lost: None,
-            restarts: Vec::new(),
             away,
             cancelled,
+            ..Story::default()
         }
     }
 

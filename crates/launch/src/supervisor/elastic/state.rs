@@ -48,16 +48,7 @@ pub(in crate::supervisor) struct Elastic {
     pub(super) stopped: Option<StoppedRanks>,
     /// By local rank.
     pub(super) slots: Vec<RankSlot>,
-    /// In the order in which they were decided.
-    pub(super) restarts: Vec<Restart>,
-    /// The last ends of ranks that stay away.
-    pub(super) away: Vec<EndedRank>,
-    /// The last ends of ranks that were to be started again when the job ended.
-    pub(super) cancelled: Vec<EndedRank>,
-    pub(super) finished: bool,
-    pub(super) given_up: Option<String>,
-    /// Why the store could not be reached any more.
-    pub(super) store_lost: Option<String>,
+    pub(super) story: Story,
 }
 
 impl Elastic {
@@ -87,12 +78,7 @@ impl Elastic {
             stopped: limit.map(|limit| StoppedRanks::new(limit, slots.len())),
             slots,
             store_client,
-            restarts: Vec::new(),
-            away: Vec::new(),
-            cancelled: Vec::new(),
-            finished: false,
-            given_up: None,
-            store_lost: None,
+            story: Story::default(),
         }
     }
 
@@ -118,7 +104,7 @@ impl Elastic {
 
     /// When the processes are looked at next.
     pub(in crate::supervisor) fn next_look(&self) -> Option<Instant> {
-        let looks = !self.finished && self.given_up.is_none();
+        let looks = !self.story.finished && self.story.given_up.is_none();
         self.stopped
             .as_ref()
             .filter(|_| looks)
@@ -144,7 +130,7 @@ impl Elastic {
                 slot.next = Next::Nothing;
                 slot.away = true;
                 let last = self.last_end(local_rank);
-                self.cancelled.extend(last);
+                self.story.cancelled.extend(last);
             }
         }
     }
@@ -152,14 +138,14 @@ impl Elastic {
     /// How the process of a rank ended before its last restart.
     pub(super) fn last_end(&self, local_rank: usize) -> Option<EndedRank> {
         let rank = self.slots[local_rank].rank;
-        let ends = self.restarts.iter().map(|restart| &restart.ended);
+        let ends = self.story.restarts.iter().map(|restart| &restart.ended);
         ends.rev().find(|ended| ended.rank == rank).cloned()
     }
 
     /// All processes that have ended and are not among the supervisor's.
     pub(in crate::supervisor) fn ends(&self) -> impl Iterator<Item = &EndedRank> {
-        let restarted = self.restarts.iter().map(|restart| &restart.ended);
-        restarted.chain(&self.away)
+        let restarted = self.story.restarts.iter().map(|restart| &restart.ended);
+        restarted.chain(&self.story.away)
     }
 
     /// That too few ranks can ever be there, if that is so.
@@ -178,20 +164,20 @@ impl Elastic {
     /// The same, with the ranks that are not started again.
     pub(super) fn hopeless(&self, config: &LaunchConfig) -> Option<String> {
         self.too_few(config).map(|too_few| {
-            let mut away: Vec<usize> = self.away.iter().map(|ended| ended.rank).collect();
+            let mut away: Vec<usize> = self.story.away.iter().map(|ended| ended.rank).collect();
             away.sort_unstable();
             let (is, has) = match away.len() {
                 1 => ("is", "has"),
                 _ => ("are", "have"),
             };
             let waited = RankExit::Code(EXIT_UNAVAILABLE);
-            let have_waited = self.away.iter().all(|ended| ended.exit == waited);
+            let have_waited = self.story.away.iter().all(|ended| ended.exit == waited);
             let away = ranks(&away);
             if !have_waited {
                 return format!("{too_few}: {away} {is} not started again");
             }
             // It is others that keep the job from continuing.
-            let failures = self.away.iter().filter_map(EndedRank::failure);
+            let failures = self.story.away.iter().filter_map(EndedRank::failure);
             let missing = failures
                 .filter_map(|failure| missing_in(&failure.message))
                 .next();
@@ -215,7 +201,7 @@ impl Elastic {
         slot.restarts += 1;
         let after = self.limits.pause_before(slot.restarts);
         slot.next = Next::Pause(Instant::now() + after);
-        self.restarts.push(Restart {
+        self.story.restarts.push(Restart {
             ended,
             incarnation: slot.incarnation,
             expelled: slot.expelled,
@@ -223,19 +209,12 @@ impl Elastic {
             of: self.limits.max_restarts,
             after,
         });
-        Ok(self.restarts.last().expect("it was pushed just now"))
+        Ok(self.story.restarts.last().expect("it was pushed just now"))
     }
 
     pub(in crate::supervisor) fn end(self) -> Story {
         self.store_client.close();
-        Story {
-            finished: self.finished,
-            given_up: self.given_up,
-            store_lost: self.store_lost,
-            restarts: self.restarts,
-            away: self.away,
-            cancelled: self.cancelled,
-        }
+        self.story
     }
 }
 
