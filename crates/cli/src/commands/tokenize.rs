@@ -4,8 +4,6 @@ use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -13,11 +11,10 @@ use everburn_datasets::{
     DatasetError, Documents, EndOfDocument, TokenizeRequest, Tokenized, TokenizerKind,
     TokenizerRequest, tokenize, train_tokenizer,
 };
-use everburn_launch::{ChildError, signals_to_hear};
+use everburn_launch::Children;
 use everburn_record::plain::word;
 use everburn_record::{file, invocation, units};
 use everburn_train::AnyTask;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{ToolError, failed};
 use crate::tasks;
@@ -186,10 +183,7 @@ fn write_tokens(arguments: &TokenizeArguments) -> Result<ExitCode, ToolError> {
         shard_tokens: arguments.shard_tokens,
         validation: arguments.validation,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in signals_to_hear(&[SIGINT, SIGTERM, SIGHUP]) {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(failed)?;
-    }
+    let children = Children::listen()?;
     let begun = Instant::now();
     let mut told_at = begun;
     let is_watched = std::io::stderr().is_terminal();
@@ -200,14 +194,14 @@ fn write_tokens(arguments: &TokenizeArguments) -> Result<ExitCode, ToolError> {
             let (read, rate) = (units::bytes(bytes), units::bytes(rate as u64));
             say_error!("{read} of text read, {rate} per second");
         }
-        match stop.load(Ordering::Relaxed) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        match children.check_interrupted() {
+            Err(_) => ControlFlow::Break(()),
+            Ok(()) => ControlFlow::Continue(()),
         }
     };
     let done = tokenize(&request, tell);
-    if done.is_err() && stop.load(Ordering::Relaxed) {
-        return Err(ChildError::Interrupted.into());
+    if done.is_err() {
+        children.check_interrupted()?;
     }
     say!("{}", summary(&done.map_err(told)?, arguments));
     Ok(ExitCode::SUCCESS)
