@@ -72,11 +72,8 @@ mod tests {
 
     fn ended(rank: usize, exit: RankExit, at: u64) -> EndedRank {
         EndedRank {
-            rank,
-            exit,
-            ended_by_launcher: false,
             unix_time_ms: at,
-            report: None,
+            ..EndedRank::new(rank, exit)
         }
     }
 

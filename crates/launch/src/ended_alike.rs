@@ -124,11 +124,8 @@ mod tests {
 
     fn ended(rank: usize, code: i32, report: RankReport) -> EndedRank {
         EndedRank {
-            rank,
-            exit: RankExit::Code(code),
-            ended_by_launcher: false,
-            unix_time_ms: 0,
             report: Some(report),
+            ..EndedRank::new(rank, RankExit::Code(code))
         }
     }
 

@@ -23,27 +23,11 @@ const ADVICE: [&str; 2] = ["; check whether ", "; check whether its process "];
 /// # mod everburn { pub use everburn_launch as launch; }
 /// use everburn::launch::{EndedRank, JobFailure, RankExit};
 ///
+/// let killed = EndedRank::new(1, RankExit::Signal(9));
 /// let failure = JobFailure {
-///     cause: EndedRank {
-///         rank: 1,
-///         exit: RankExit::Signal(9),
-///         ended_by_launcher: false,
-///         unix_time_ms: 0,
-///         report: None,
-///     },
-///     logged: 1,
-///     log: "runs/a/rank-1.log".into(),
 ///     log_tail: Some(vec!["step 12".into()]),
-///     others: Vec::new(),
-///     restarts: Vec::new(),
-///     given_up: None,
-///     unproved: None,
-///     left_early: None,
-///     lost_machine: None,
-///     stopped: Vec::new(),
-///     own_pause: None,
 ///     out_of_memory: true,
-///     exit_code: 137,
+///     ..JobFailure::new(killed, "runs/a/rank-1.log")
 /// };
 /// let headline = failure.headline();
 /// assert!(headline.starts_with("rank 1 was ended by SIGKILL"), "{headline}");
@@ -86,6 +70,27 @@ pub struct JobFailure {
 }
 
 impl JobFailure {
+    /// The failure of a job because of `cause`, whose log is at `log`. Nothing else is known.
+    #[must_use]
+    pub fn new(cause: EndedRank, log: impl Into<PathBuf>) -> Self {
+        Self {
+            logged: cause.rank,
+            log: log.into(),
+            log_tail: None,
+            others: Vec::new(),
+            restarts: Vec::new(),
+            given_up: None,
+            unproved: None,
+            left_early: None,
+            lost_machine: None,
+            stopped: Vec::new(),
+            own_pause: None,
+            out_of_memory: false,
+            exit_code: cause.exit.exit_code(),
+            cause,
+        }
+    }
+
     /// Why the job failed, in one line: who is to blame, what the cause has said, and what the launcher saw.
     #[must_use]
     pub fn headline(&self) -> String {

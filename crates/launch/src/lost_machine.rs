@@ -107,14 +107,11 @@ mod tests {
             ..LaunchConfig::new("program", 2, "logs")
         };
         let lost = |lost_rank: Option<usize>| EndedRank {
-            rank: 0,
-            exit: RankExit::Code(EXIT_PEER_LOST),
-            ended_by_launcher: false,
-            unix_time_ms: 0,
             report: Some(RankReport {
                 lost_rank,
                 ..RankReport::new(0, ReportKind::PeerLost, "lost")
             }),
+            ..EndedRank::new(0, RankExit::Code(EXIT_PEER_LOST))
         };
         let of = |cause: Option<usize>, others: &[usize]| {
             let others: Vec<_> = others.iter().map(|rank| lost(Some(*rank))).collect();

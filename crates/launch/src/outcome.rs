@@ -76,13 +76,7 @@ impl fmt::Display for Outcome {
 /// # mod everburn { pub use everburn_launch as launch; }
 /// use everburn::launch::{EndedRank, RankExit};
 ///
-/// let rank = EndedRank {
-///     rank: 2,
-///     exit: RankExit::Code(3),
-///     ended_by_launcher: false,
-///     unix_time_ms: 0,
-///     report: None,
-/// };
+/// let rank = EndedRank::new(2, RankExit::Code(3));
 /// assert_eq!(rank.to_string(), "rank 2 ended with exit code 3");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +94,18 @@ pub struct EndedRank {
 }
 
 impl EndedRank {
+    /// A rank that ended like this by itself, without a report and at no known time.
+    #[must_use]
+    pub fn new(rank: usize, exit: RankExit) -> Self {
+        Self {
+            rank,
+            exit,
+            ended_by_launcher: false,
+            unix_time_ms: 0,
+            report: None,
+        }
+    }
+
     /// Whether it ended with 0 and has said itself that it had finished.
     #[must_use]
     pub fn has_finished(&self) -> bool {
@@ -201,13 +207,7 @@ pub enum Expulsion {
 /// use everburn::launch::{EndedRank, Restart, RankExit};
 ///
 /// let restart = Restart {
-///     ended: EndedRank {
-///         rank: 1,
-///         exit: RankExit::Code(3),
-///         ended_by_launcher: false,
-///         unix_time_ms: 0,
-///         report: None,
-///     },
+///     ended: EndedRank::new(1, RankExit::Code(3)),
 ///     incarnation: 2,
 ///     expelled: None,
 ///     number: 2,

@@ -73,28 +73,11 @@ fn another_machine_than_the_first_does_not_say_that_there_is_a_checkpoint() {
 
 /// Rank 2 has ended with `exit`, and said so.
 pub(crate) fn failure(exit: RankExit, message: &str) -> JobFailure {
-    JobFailure {
-        cause: EndedRank {
-            rank: 2,
-            exit,
-            ended_by_launcher: false,
-            unix_time_ms: 0,
-            report: Some(RankReport::new(2, ReportKind::Own, message)),
-        },
-        logged: 2,
-        log: "rank-2.log".into(),
-        log_tail: None,
-        others: Vec::new(),
-        restarts: Vec::new(),
-        given_up: None,
-        unproved: None,
-        left_early: None,
-        lost_machine: None,
-        stopped: Vec::new(),
-        own_pause: None,
-        exit_code: exit.exit_code(),
-        out_of_memory: false,
-    }
+    let cause = EndedRank {
+        report: Some(RankReport::new(2, ReportKind::Own, message)),
+        ..EndedRank::new(2, exit)
+    };
+    JobFailure::new(cause, "rank-2.log")
 }
 
 #[test]

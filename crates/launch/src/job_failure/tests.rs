@@ -10,27 +10,14 @@ fn because_of_rank_1(code: i32, logged: usize, log_tail: Option<&[&str]>) -> Job
         lost_rank: Some(1),
         ..RankReport::new(2, ReportKind::PeerLost, message)
     };
+    let cause = EndedRank {
+        report: Some(report),
+        ..EndedRank::new(2, RankExit::Code(code))
+    };
     JobFailure {
-        cause: EndedRank {
-            rank: 2,
-            exit: RankExit::Code(code),
-            ended_by_launcher: false,
-            unix_time_ms: 0,
-            report: Some(report),
-        },
         logged,
-        log: format!("logs/rank-{logged}.log").into(),
         log_tail: log_tail.map(|tail| tail.iter().map(ToString::to_string).collect()),
-        others: Vec::new(),
-        restarts: Vec::new(),
-        given_up: None,
-        unproved: None,
-        left_early: None,
-        lost_machine: None,
-        stopped: Vec::new(),
-        own_pause: None,
-        out_of_memory: false,
-        exit_code: code,
+        ..JobFailure::new(cause, format!("logs/rank-{logged}.log"))
     }
 }
 
@@ -203,11 +190,8 @@ fn a_lost_rank_that_had_ended_without_an_error_is_said_to_have_left_early() {
     };
     let failure = JobFailure {
         left_early: Some(EndedRank {
-            rank: 1,
-            exit: RankExit::Code(0),
-            ended_by_launcher: false,
-            unix_time_ms: 0,
             report: Some(finished),
+            ..EndedRank::new(1, RankExit::Code(0))
         }),
         ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
     };
@@ -290,12 +274,7 @@ fn a_rank_that_could_not_say_its_step_has_that_of_the_others() {
     let mut victim = because_of_rank_1(EXIT_PEER_LOST, 2, None).cause;
     victim.report.as_mut().unwrap().step = Some(165);
     let mut failure = because_of_rank_1(137, 2, None);
-    failure.cause = EndedRank {
-        rank: 1,
-        exit: RankExit::Signal(signal_hook::consts::SIGKILL),
-        report: None,
-        ..failure.cause
-    };
+    failure.cause = EndedRank::new(1, RankExit::Signal(signal_hook::consts::SIGKILL));
     assert_eq!(failure.step(), None);
     assert!(!failure.headline().contains("step"));
     failure.others = vec![victim];

@@ -149,18 +149,14 @@ impl Supervisor<'_> {
         JobFailure {
             log_tail: (!was_shown && !is_old).then(|| last_lines(&log, LOG_TAIL_LINES)),
             logged,
-            log,
-            out_of_memory: false,
             lost_machine,
             stopped: std::mem::take(&mut self.stopped_ranks),
             own_pause: own_pause.filter(|_| self.config.nodes > 1),
             others,
             restarts,
             given_up,
-            unproved: None,
-            left_early: None,
             exit_code: exit_code.unwrap_or_else(|| cause.exit.exit_code()),
-            cause,
+            ..JobFailure::new(cause, log)
         }
     }
 }

@@ -109,11 +109,8 @@ mod tests {
 
     fn ended(rank: usize, code: i32, kind: Option<ReportKind>) -> EndedRank {
         EndedRank {
-            rank,
-            exit: RankExit::Code(code),
-            ended_by_launcher: false,
-            unix_time_ms: 1,
             report: kind.map(|kind| RankReport::new(rank, kind, "")),
+            ..EndedRank::new(rank, RankExit::Code(code))
         }
     }
 
