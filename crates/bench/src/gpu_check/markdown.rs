@@ -149,14 +149,6 @@ mod tests {
     use super::super::record::{Goal, SideThroughput};
     use super::*;
 
-    fn measured(per_second: f64) -> SideThroughput {
-        SideThroughput {
-            state: State::Passed,
-            per_second: Some(per_second),
-            note: String::new(),
-        }
-    }
-
     pub(super) fn findings() -> Findings {
         Findings {
             verdict: Verdict::Failed,
@@ -185,8 +177,8 @@ mod tests {
             benchmarks: vec![Benchmark {
                 name: "mnist, batch 64".into(),
                 unit: "samples".into(),
-                everburn: measured(1_234_567.0),
-                eager: measured(1_000_000.0),
+                everburn: SideThroughput::of(1_234_567.0),
+                eager: SideThroughput::of(1_000_000.0),
                 compiled: SideThroughput::without(State::Skipped, "no Python"),
                 goal: Some(Goal {
                     against: Side::Eager,
@@ -212,7 +204,7 @@ mod tests {
     fn a_goal_without_the_other_side_is_open_and_a_slower_side_misses_it() {
         let mut findings = findings();
         let benchmark = &mut findings.benchmarks[0];
-        benchmark.eager = measured(2_000_000.0);
+        benchmark.eager = SideThroughput::of(2_000_000.0);
         assert_eq!(benchmark.meets_goal(), Some(false));
         assert!(row_of_benchmark(benchmark).contains("missed (1.00x PyTorch)"));
         benchmark.eager = SideThroughput::without(State::Skipped, "");

@@ -116,14 +116,7 @@ fn take(line: &str, record: &mut Record) -> std::io::Result<()> {
             name,
             side,
             per_second,
-        } => {
-            let measured = SideThroughput {
-                state: State::Passed,
-                per_second: Some(per_second),
-                note: String::new(),
-            };
-            (name, side, measured)
-        }
+        } => (name, side, SideThroughput::of(per_second)),
         Line::Failure { name, side, reason } => {
             // PyTorch's failure is not ours: there is nothing to compare with.
             (name, side, SideThroughput::without(State::Skipped, reason))

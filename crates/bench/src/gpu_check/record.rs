@@ -65,6 +65,13 @@ pub(super) struct SideThroughput {
 }
 
 impl SideThroughput {
+    pub(super) fn of(per_second: f64) -> Self {
+        Self {
+            per_second: Some(per_second),
+            ..Self::without(State::Passed, "")
+        }
+    }
+
     pub(super) fn without(state: State, note: impl Into<String>) -> Self {
         Self {
             state,

@@ -340,11 +340,9 @@ impl Check<'_> {
         let part = self.throughput_part(what, batch);
         Ok(match self.found::<Rate>(part, limit)? {
             Err(why) => SideThroughput::without(State::Failed, why),
-            Ok(rate) if rate.per_second.is_finite() && rate.per_second > 0.0 => SideThroughput {
-                state: State::Passed,
-                per_second: Some(rate.per_second),
-                note: String::new(),
-            },
+            Ok(rate) if rate.per_second.is_finite() && rate.per_second > 0.0 => {
+                SideThroughput::of(rate.per_second)
+            }
             Ok(rate) => {
                 SideThroughput::without(State::Failed, format!("{} a second", rate.per_second))
             }
