@@ -5,7 +5,12 @@ use serde_json::Value;
 
 /// `1.50x`, or `-` where there is nothing to compare with.
 pub(crate) fn times(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x"))
+    or_dash(ratio, |ratio| format!("{ratio:.2}x"))
+}
+
+/// A value as it is shown, or `-` where there is none.
+pub(crate) fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
 }
 
 /// A median, and from where to where the rounds reach.

@@ -2,11 +2,12 @@
 
 use everburn_record::statistics::{median, percentile};
 use everburn_record::table::aligned;
+use everburn_record::units::percent;
 use serde_json::{Value, json};
 
 use super::cost::{bound_us, bytes_each_way};
 use super::options::{PEERS, Task, Way};
-use crate::cells::{mark, times};
+use crate::cells::{mark, or_dash, times};
 use crate::peers::Peer;
 use crate::rounds::Beside;
 
@@ -202,10 +203,11 @@ pub(super) fn table(all: &[CollectiveMeasurement]) -> String {
             if names.len() > 1 {
                 cells.push(times(row.medians.to_fastest()));
             }
-            cells.push(row.bound_us.map_or_else(dash, microseconds));
-            cells.push(row.share_of_bound().map_or_else(dash, percent));
+            cells.push(or_dash(row.bound_us, microseconds));
+            let share = |share| percent(share, 0);
+            cells.push(or_dash(row.share_of_bound(), share));
             if links {
-                cells.push(row.share_of_stream().map_or_else(dash, percent));
+                cells.push(or_dash(row.share_of_stream(), share));
             }
             cells.push(mark(row.medians.is_steady()));
             cells
@@ -230,14 +232,6 @@ fn microseconds(value: f64) -> String {
         ..100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
-}
-
-fn dash() -> String {
-    "-".into()
 }
 
 /// The result for a program: an array with an object for each line. `ratio` is to the fastest peer.

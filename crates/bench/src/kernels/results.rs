@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::layer::Pass;
 use super::options::Row;
-use crate::cells::{mark, times};
+use crate::cells::{mark, or_dash, times};
 use crate::peers::FoundPeer;
 use crate::rounds::Beside;
 
@@ -126,11 +126,10 @@ impl KernelResults {
         if !self.peers.is_empty() {
             header.extend(["below 1x", "lowest", ""]);
         }
-        let milliseconds =
-            |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |time| format!("{time:.1}"));
+        let milliseconds = |time: Option<f64>| or_dash(time, |time| format!("{time:.1}"));
         let lines = self.summaries().into_iter().map(|summary| {
             let ours = summary.steps[0];
-            let batch = summary.batch.map_or_else(|| "-".into(), |n| n.to_string());
+            let batch = or_dash(summary.batch, |n| n.to_string());
             let mut cells = vec![summary.model.to_owned(), batch];
             cells.extend([summary.threads, summary.rows].map(|number| number.to_string()));
             cells.push(milliseconds(ours));

@@ -6,6 +6,8 @@ use std::path::Path;
 use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
+use crate::cells::or_dash;
+
 /// The longest times until all ranks have made their first step, in seconds, each up to a number of ranks.
 const FIRST_STEP: [(usize, f64); 2] = [(64, 8.0), (256, 60.0)];
 
@@ -176,10 +178,6 @@ impl ScaleResults {
             "rows": rows.collect::<Vec<_>>(),
         })
     }
-}
-
-fn or_dash<T>(value: Option<T>, write: impl Fn(T) -> String) -> String {
-    value.map_or_else(|| "-".to_owned(), write)
 }
 
 /// When the losses of all ranks in the first step had been added up, in milliseconds since 1970.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::client::Operation;
 use super::options::CLIENTS;
 use super::{Client, Server};
+use crate::cells::or_dash;
 
 /// Clients that have connected at once.
 #[derive(Debug, Clone)]
@@ -80,9 +81,7 @@ impl StoreResults {
     }
 
     pub(super) fn table(&self) -> String {
-        let rate = |rates: &[f64]| {
-            Spread::of(rates).map_or_else(|| "-".into(), |rate| format!("{:.0}", rate.median))
-        };
+        let rate = |rates: &[f64]| or_dash(Spread::of(rates), |rate| format!("{:.0}", rate.median));
         let mut rows: Vec<Vec<String>> = self
             .comparisons()
             .map(|(clients, operation, ours, theirs)| {
@@ -92,7 +91,7 @@ impl StoreResults {
                     clients.to_owned(),
                     rate(ours),
                     rate(theirs),
-                    ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+                    or_dash(ratio, |ratio| format!("{ratio:.2}")),
                 ]
             })
             .collect();

@@ -5,11 +5,12 @@ mod ours;
 mod rows;
 mod theirs;
 
+use everburn_record::TrainingReport;
 use serde_json::Value;
 
 use self::options::Case;
 pub(crate) use self::options::TrainBench;
-use self::ours::{Data, Report};
+use self::ours::Data;
 use self::rows::{CaseMeasurement, table, to_json};
 use crate::bench::{Bench, Setup, report_of, temporary_folder};
 use crate::cells;
@@ -94,7 +95,7 @@ impl Runs<'_> {
         let rates = each_once(round, 1 + peers.len(), |side| {
             let Some(peer) = side.checked_sub(1) else {
                 let report = self.ours(&measured.case, measured.steps)?;
-                measured.data_path = report.data_path();
+                measured.data_path = ours::data_path(&report);
                 measured.dataset = report.dataset;
                 return Ok(report.samples_per_second);
             };
@@ -114,14 +115,16 @@ impl Runs<'_> {
         theirs::samples_per_second(&who, &output, case, steps, measured.kind_of_data())
     }
 
-    fn ours(&self, case: &Case, steps: usize) -> Result<Report, Failure> {
+    fn ours(&self, case: &Case, steps: usize) -> Result<TrainingReport, Failure> {
         let folder = temporary_folder()?;
         let run_dir = folder.path().join("run");
         let mut command = ours::command(&self.setup.program, case, steps, &self.data, &run_dir);
         let (name, patience) = (format!("everburn's {case}"), self.setup.patience);
         let children = &self.setup.children;
         children.run(&name, &mut command, folder.path(), patience)?;
-        Report::of(report_of(&run_dir)?, case, steps)
+        let report = report_of(&run_dir)?;
+        ours::check(&report, case, steps)?;
+        Ok(report)
     }
 }
 

@@ -65,48 +65,34 @@ pub(super) fn command(
     command
 }
 
-/// What a run's `report.json` says.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Report {
-    pub(super) samples_per_second: f64,
-    pub(super) dataset: String,
-    pub(super) dataset_origin: String,
+/// Refuses the report of a run of `case` that did something else than `steps` steps: it is no measurement.
+pub(super) fn check(report: &TrainingReport, case: &Case, steps: usize) -> Result<(), Failure> {
+    let broken = |what: String| Err(Failure::new(format!("report.json of {case}: {what}")));
+    for (field, found, wanted) in [
+        ("steps", report.steps, steps),
+        ("world_size", report.world_size, case.ranks),
+        ("batch_size", report.batch_size, case.batch),
+    ] {
+        if found != wanted {
+            return broken(format!("`{field}` is {found}, {wanted} was wanted"));
+        }
+    }
+    match report.samples_per_second > 0.0 {
+        true => Ok(()),
+        false => broken("no positive `samples_per_second`".into()),
+    }
 }
 
-impl Report {
-    /// Reads the report of a run of `case` that was to make `steps` steps; a run that did something
-    /// else is no measurement.
-    pub(super) fn of(report: TrainingReport, case: &Case, steps: usize) -> Result<Self, Failure> {
-        let broken = |what: String| Failure::new(format!("report.json of {case}: {what}"));
-        for (field, found, wanted) in [
-            ("steps", report.steps, steps),
-            ("world_size", report.world_size, case.ranks),
-            ("batch_size", report.batch_size, case.batch),
-        ] {
-            if found != wanted {
-                return Err(broken(format!("`{field}` is {found}, {wanted} was wanted")));
-            }
-        }
-        let rate = Some(report.samples_per_second).filter(|rate| *rate > 0.0);
-        Ok(Self {
-            samples_per_second: rate
-                .ok_or_else(|| broken("no positive `samples_per_second`".into()))?,
-            dataset: report.dataset,
-            dataset_origin: report.dataset_origin,
-        })
-    }
-
-    /// The file of text or the folder of the image files, where the data came from there: the origin
-    /// begins with it.
-    pub(super) fn data_path(&self) -> Option<PathBuf> {
-        let path = PathBuf::from(self.dataset_origin.split(": ").next()?);
-        let holds_images = |folder: &Path| {
-            IMAGES.iter().all(|name| {
-                folder.join(name).exists() || folder.join(format!("{name}.gz")).exists()
-            })
-        };
-        Some(path).filter(|path| path.is_absolute() && (path.is_file() || holds_images(path)))
-    }
+/// The file of text or the folder of the image files, where the data came from there: their origin
+/// begins with it.
+pub(super) fn data_path(report: &TrainingReport) -> Option<PathBuf> {
+    let path = PathBuf::from(report.dataset_origin.split(": ").next()?);
+    let holds_images = |folder: &Path| {
+        IMAGES
+            .iter()
+            .all(|name| folder.join(name).exists() || folder.join(format!("{name}.gz")).exists())
+    };
+    Some(path).filter(|path| path.is_absolute() && (path.is_file() || holds_images(path)))
 }
 
 #[cfg(test)]
@@ -128,9 +114,9 @@ mod tests {
     }
 
     fn path(origin: &str) -> Option<PathBuf> {
-        let report = Report::of(report(origin), &case(), 100).unwrap();
-        assert_eq!(report.samples_per_second, 2803.5);
-        report.data_path()
+        let report = report(origin);
+        check(&report, &case(), 100).unwrap();
+        data_path(&report)
     }
 
     fn case() -> Case {
@@ -158,7 +144,7 @@ mod tests {
     #[test]
     fn a_report_of_something_else_is_no_measurement() {
         let complaint = |report: TrainingReport| {
-            let failure = Report::of(report, &case(), 100).unwrap_err();
+            let failure = check(&report, &case(), 100).unwrap_err();
             failure.to_string()
         };
         let (mut longer, mut silent) = (report("/: found"), report("/: found"));
