@@ -19,7 +19,6 @@ use everburn_record::{Finding, RUNS, Verdict, invocation};
 
 pub(crate) use self::rank::RankArguments;
 pub(super) use self::rank::run as run_rank;
-use self::report::Problem;
 use crate::missing_run;
 use crate::terminal::columns;
 
@@ -115,7 +114,7 @@ fn absent(run: &Path) -> Option<Finding> {
 }
 
 /// Says what is wrong once more, with what to do, as the last lines of all. `left_out` findings were not shown.
-fn conclude(findings: &[Finding], left_out: usize, problems: &[Problem]) -> ExitCode {
+fn conclude(findings: &[Finding], left_out: usize, problems: &[Finding]) -> ExitCode {
     let count = |verdict| {
         findings
             .iter()
@@ -148,7 +147,7 @@ fn conclude(findings: &[Finding], left_out: usize, problems: &[Problem]) -> Exit
         }
     }
     for problem in problems {
-        say!("- {}\n  -> {}", problem.what, problem.advice);
+        say!("- {}\n  -> {}", problem.found, problem.advice);
     }
     match failures + problems.len() {
         0 => ExitCode::SUCCESS,

@@ -8,11 +8,12 @@ use std::time::Duration;
 use everburn_auth::JobToken;
 use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
 use everburn_launch::{Children, WorkerPool, forget_ranks, variables};
+use everburn_record::Finding;
 
 use super::super::{ToolError, failed, this_program};
 use super::DoctorArguments;
 use super::rank::Answer;
-use super::report::{Problem, Report};
+use super::report::{RANKS, Report};
 
 /// How long ranks may take to end once they have answered.
 const ENDING: Duration = Duration::from_secs(15);
@@ -20,7 +21,7 @@ const ENDING: Duration = Duration::from_secs(15);
 /// What the ranks of this machine said.
 pub(super) struct Examined {
     pub(super) table: String,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<Finding>,
 }
 
 /// Examines the ways between the ranks of all machines.
@@ -129,10 +130,9 @@ fn read(answers: &[Answer]) -> Examined {
         let what = answer.error.clone()?;
         let advice = "start the same command on every machine, each with its own --node-rank; see \
                       that machine 0's port can be reached, and that EVERBURN_JOB_TOKEN is the same";
-        let advice = advice.to_owned();
-        Some(Problem { what, advice })
+        Some(Finding::fail(RANKS, what, advice))
     });
-    let mut problems: Vec<Problem> = failed.collect();
+    let mut problems: Vec<Finding> = failed.collect();
     // The ranks of a machine mostly fail alike.
     problems.dedup();
     let mut table = String::new();
@@ -166,6 +166,6 @@ mod tests {
             examined.table
         );
         assert_eq!(examined.problems.len(), 1, "said twice");
-        assert_eq!(examined.problems[0].what, "rank 1 waited for rank 0");
+        assert_eq!(examined.problems[0].found, "rank 1 waited for rank 0");
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use everburn_record::{table, units};
+use everburn_record::{Finding, table, units};
 
 use super::rank::{ClockReport, PairReport, RankFindings, ReachReport, Way};
 
@@ -11,12 +11,8 @@ use super::rank::{ClockReport, PairReport, RankFindings, ReachReport, Way};
 /// files by their times.
 const CLOCKS_APART_US: f64 = 1e6;
 
-/// What is wrong, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
-    pub(super) what: String,
-    pub(super) advice: String,
-}
+/// The subject of what ranks have found.
+pub(super) const RANKS: &str = "ranks";
 
 /// What all ranks found, in their order.
 pub(super) struct Report<'a>(pub(super) &'a [RankFindings]);
@@ -105,21 +101,21 @@ impl<'a> Report<'a> {
         pairs
     }
 
-    pub(super) fn problems(&self) -> Vec<Problem> {
+    pub(super) fn problems(&self) -> Vec<Finding> {
         let mut problems = self.addresses();
         problems.extend(self.unreached().map(|(reach, error)| {
-            Problem {
-                what: format!(
+            Finding::fail(
+                RANKS,
+                format!(
                     "rank {} ({}) does not reach rank {} at {}: {error}",
                     reach.from,
                     self.machine(reach.from),
                     reach.to,
                     reach.address,
                 ),
-                advice: "ranks listen on free ports: let the firewalls of these machines pass all \
-                     TCP ports between them, and see that the address is one they share"
-                    .to_owned(),
-            }
+                "ranks listen on free ports: let the firewalls of these machines pass all \
+                 TCP ports between them, and see that the address is one they share",
+            )
         }));
         problems.extend(self.pairs().iter().filter_map(Pair::problem));
         let clocks = self.0.iter().filter_map(|of| of.clock.as_ref());
@@ -129,7 +125,7 @@ impl<'a> Report<'a> {
 
     /// Ranks on several machines that tell each other an address which means another machine
     /// everywhere.
-    fn addresses(&self) -> Vec<Problem> {
+    fn addresses(&self) -> Vec<Finding> {
         let mut hosts = self.0.iter().map(|of| &of.about.host);
         let first = hosts.next();
         if hosts.all(|host| Some(host) == first) {
@@ -139,30 +135,34 @@ impl<'a> Report<'a> {
             let address = of.about.address.parse::<IpAddr>();
             address.is_ok_and(|address| address.is_loopback())
         };
-        let trapped = self.0.iter().filter(loops).map(|RankFindings { about, .. }| Problem {
-            what: format!(
-                "rank {} on {} publishes the loopback address {}, where each peer finds its own machine",
-                about.rank, about.name, about.address,
-            ),
-            advice: "give --rendezvous an address that all machines can reach, not a name that \
-                     /etc/hosts maps to 127.0.0.1 or 127.0.1.1"
-                .to_owned(),
+        let trapped = self.0.iter().filter(loops);
+        let trapped = trapped.map(|RankFindings { about, .. }| {
+            Finding::fail(
+                RANKS,
+                format!(
+                    "rank {} on {} publishes the loopback address {}, where each peer finds its own machine",
+                    about.rank, about.name, about.address,
+                ),
+                "give --rendezvous an address that all machines can reach, not a name that \
+                 /etc/hosts maps to 127.0.0.1 or 127.0.1.1",
+            )
         });
         trapped.collect()
     }
 }
 
-fn clock_problem(clock: &ClockReport) -> Option<Problem> {
+fn clock_problem(clock: &ClockReport) -> Option<Finding> {
     let (rank, ahead) = (clock.rank, clock.ahead_us);
     if ahead.abs() <= CLOCKS_APART_US + clock.error_us {
         return None;
     }
     let by = time(ahead.abs());
     let direction = if ahead > 0.0 { "ahead of" } else { "behind" };
-    Some(Problem {
-        what: format!("the clock of rank {rank} is {by} {direction} rank 0's"),
-        advice: "start a time service on both machines (chrony, systemd-timesyncd)".to_owned(),
-    })
+    Some(Finding::fail(
+        RANKS,
+        format!("the clock of rank {rank} is {by} {direction} rank 0's"),
+        "start a time service on both machines (chrony, systemd-timesyncd)",
+    ))
 }
 
 /// Two ranks over one way.
@@ -195,18 +195,18 @@ impl Pair<'_> {
         }
     }
 
-    fn problem(&self) -> Option<Problem> {
+    fn problem(&self) -> Option<Finding> {
         let ((a, b), way) = (self.ranks, self.way.name());
         let (wrong, errors) = (self.wrong(), self.errors());
         if wrong > 0 {
-            return Some(Problem {
-                what: format!(
+            return Some(Finding::fail(
+                RANKS,
+                format!(
                     "{wrong} numbers that rank {a} and rank {b} exchanged over {way} came wrong"
                 ),
-                advice: "do not train on these machines: test their memory (memtester) and, for \
-                         TCP, the network cards' offloading (`ethtool -K`)"
-                    .to_owned(),
-            });
+                "do not train on these machines: test their memory (memtester) and, for \
+                 TCP, the network cards' offloading (`ethtool -K`)",
+            ));
         }
         if errors.is_empty() {
             return None;
@@ -218,14 +218,12 @@ impl Pair<'_> {
             }
             Way::Tcp => "see the ports above; look at the machine of the rank that is waited for",
         };
-        Some(Problem {
-            what: format!(
-                "rank {a} and rank {b} cannot exchange numbers over {way} (rank {a} is called 0 \
-                 and rank {b} 1 here): {}",
-                errors.join("; ")
-            ),
-            advice: advice.to_owned(),
-        })
+        let found = format!(
+            "rank {a} and rank {b} cannot exchange numbers over {way} (rank {a} is called 0 \
+             and rank {b} 1 here): {}",
+            errors.join("; ")
+        );
+        Some(Finding::fail(RANKS, found, advice))
     }
 }
 

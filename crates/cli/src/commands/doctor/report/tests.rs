@@ -70,7 +70,7 @@ fn wrong_numbers_on_either_side_are_a_problem() {
         panic!("one problem");
     };
     problem
-        .what
+        .found
         .assert_contains(["3 numbers that rank 0 and rank 1", "over TCP"]);
 }
 
@@ -90,7 +90,7 @@ fn a_rank_that_is_not_reached_is_named_with_its_address() {
     report.table().assert_contains(["not reached"]);
     let problems = report.problems();
     assert_eq!(
-        problems[0].what,
+        problems[0].found,
         "rank 1 (nodea) does not reach rank 0 at 10.0.0.1:4: timed out"
     );
     assert!(problems[0].advice.contains("firewalls"));
@@ -106,7 +106,7 @@ fn a_loopback_address_is_a_trap_only_between_machines() {
     let trapped = problems("b");
     assert_eq!(trapped.len(), 1);
     let what = "rank 0 on nodea publishes the loopback address 127.0.1.1";
-    trapped[0].what.assert_contains([what]);
+    trapped[0].found.assert_contains([what]);
 }
 
 #[test]
@@ -121,8 +121,8 @@ fn clocks_are_apart_beyond_what_the_measurement_may_err() {
     assert_eq!(clock(9e5, 10.0), None);
     assert_eq!(clock(-1.5e6, 6e5), None);
     let apart = clock(-2.5e6, 10.0).unwrap();
-    assert_eq!(apart.what, "the clock of rank 1 is 2.5 s behind rank 0's");
-    assert!(clock(2.5e6, 10.0).unwrap().what.contains("ahead of"));
+    assert_eq!(apart.found, "the clock of rank 1 is 2.5 s behind rank 0's");
+    assert!(clock(2.5e6, 10.0).unwrap().found.contains("ahead of"));
 }
 
 #[test]
@@ -130,9 +130,9 @@ fn what_failed_is_told_in_the_ranks_own_words() {
     let mut found = two();
     found[0].pairs[0].error = Some("no memory".into());
     let problems = Report(&found).problems();
-    problems[0].what.assert_contains(["over shared memory"]);
+    problems[0].found.assert_contains(["over shared memory"]);
     assert!(
-        problems[0].what.ends_with("on rank 0: no memory"),
+        problems[0].found.ends_with("on rank 0: no memory"),
         "{problems:?}"
     );
     assert!(problems[0].advice.contains("--transport tcp"));
