@@ -16,7 +16,11 @@ pub(crate) trait BatchVisitor {
 
 /// Shows `visitor` what `batch` has. Returns whether the batch's type is known.
 pub(crate) fn visit_batch(batch: &AnyBatch, visitor: &mut impl BatchVisitor) -> bool {
-    let batch = batch.inner();
+    visit_tensors(batch.inner(), visitor)
+}
+
+/// The same of a batch out of its box.
+pub(crate) fn visit_tensors(batch: &dyn Any, visitor: &mut impl BatchVisitor) -> bool {
     text(batch, visitor)
         || masked_text(batch, visitor)
         || numbers::<4>(batch, visitor)
