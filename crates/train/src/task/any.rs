@@ -69,7 +69,7 @@ impl AnyTask {
         &self.summary
     }
 
-    /// What its model takes and what it yields, in words; empty where the task does not say it.
+    /// What its model takes and what it yields, in words; empty where the task has none ([`Task::input_and_output`]).
     pub fn input_and_output(&self) -> [&str; 2] {
         self.input_and_output.each_ref().map(String::as_str)
     }
