@@ -138,6 +138,11 @@ mod tests {
         let classes = Tensor::<1, Int>::zeros([2], &device);
         let shapes = "input [2, 3, 8, 8], classes [2]";
         assert_eq!(shapes_of_batch(&(images.clone(), classes.clone())), shapes);
+        let mixed = (
+            images.clone(),
+            (classes.clone(), None::<(Tensor<1, Int>, Tensor<1>)>),
+        );
+        assert_eq!(shapes_of_batch(&(mixed, ())), shapes);
         assert_eq!(shapes_of_batch(&((images, classes), ())), shapes);
         let own = shapes_of_batch(&(String::new(), ()));
         assert!(own.contains("`alloc::string::String`"), "{own}");
