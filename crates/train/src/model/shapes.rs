@@ -9,8 +9,7 @@ use burn::tensor::Int;
 
 use crate::model::batch_tensors::{BatchVisitor, visit_tensors};
 
-/// How many of the first and of the last layers are listed: a model may have hundreds, and the last one decides over the number
-/// of classes.
+/// How many of the first and of the last layers are listed: a model may have hundreds, and the last one has an output per class.
 const LISTED: usize = 20;
 
 /// `input [8, 3, 32, 32], classes [8]`; the type of a batch of inputs and targets whose tensors are not known.
