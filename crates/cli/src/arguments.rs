@@ -121,7 +121,7 @@ pub(crate) struct TrainArguments {
     /// The model, one of `--list`, which shows the presets of some: settings in place of the defaults below.
     pub(crate) model: Option<String>,
 
-    /// List the models with their parameter counts and presets, and exit.
+    /// List the models with inputs, outputs, parameter counts and presets, and exit.
     #[arg(long)]
     pub(crate) list: bool,
 

@@ -183,7 +183,7 @@ fn evaluate(
         of_run || (!own.is_empty() && own.all == rank.loaded.for_training().fingerprint.all);
     let may_overlap = is_of_run || rank.parts_others;
     let data_changed =
-        rank.warn_of_learnt_data(run) || may_overlap && rank.warn_of_changed_data(run);
+        rank.warn_of_learnt_data(run, &own)? || may_overlap && rank.warn_of_changed_data(run);
     rank.warn_of_changed_settings(run, &arguments.trained)?;
     let (trainer, loaded) = (&rank.trainer, &rank.loaded);
     let data = loaded.for_training();

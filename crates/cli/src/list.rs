@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use everburn_train::settings_by_path;
+use everburn_record::table::aligned;
+use everburn_train::{AnyTask, settings_by_path};
 use toml::Table;
 
 use crate::arguments::keys::with_flags;
@@ -13,20 +14,36 @@ use crate::tasks::tasks;
 const WIDTH: usize = 80;
 
 /// Columns before what a task is.
-const INDENT: usize = 29;
+const INDENT: usize = 16;
 
-/// Prints the tasks with the parameter counts of their models, and their presets.
+/// Prints a table of the tasks with what their models take and yield and their parameter counts; below it, what each is, and
+/// its preset.
 pub(crate) fn run() -> Result<ExitCode, CliError> {
-    say!("{:<15} {:>11}  what it is", "model", "parameters");
+    say!("{}", table(tasks())?);
     for task in tasks() {
-        let parameters = task.configure(&Table::new())?.num_params()?;
-        let summary = wrapped(task.summary());
-        say!("{:<15} {parameters:>11}  {summary}", task.name());
+        say!("\n{:<15} {}", task.name(), wrapped(task.summary()));
         for line in preset(&task.preset()) {
             say!("{line}");
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn table(tasks: &[AnyTask]) -> Result<String, CliError> {
+    let mut rows = Vec::new();
+    for task in tasks {
+        let parameters = task.configure(&Table::new())?.num_params()?;
+        let said = task.input_and_output();
+        let [input, output] = said.map(|text| if text.is_empty() { "-" } else { text });
+        rows.push(vec![
+            task.name().to_owned(),
+            input.to_owned(),
+            output.to_owned(),
+            parameters.to_string(),
+        ]);
+    }
+    let header = ["model", "input", "output", "parameters"];
+    Ok(aligned(&header, &rows, &[1, 2]))
 }
 
 /// A text in the columns after the indent.
@@ -77,6 +94,37 @@ fn preset(settings: &Table) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_has_what_each_model_takes_and_yields() {
+        let table = table(tasks()).unwrap();
+        let row = |model: &str| {
+            let mut lines = table.lines();
+            let line = lines.find(|line| line.split_whitespace().next() == Some(model));
+            line.unwrap_or_else(|| panic!("{model}:\n{table}"))
+        };
+        for (model, cells) in [
+            ("mnist", ["grey images 28 x 28", "10 classes", "21840"]),
+            (
+                "vit",
+                ["images 224 x 224", "classes of the data", "86567656"],
+            ),
+            (
+                "gpt-nano",
+                ["text, 64 tokens", "tokens of the data", "801664"],
+            ),
+            (
+                "table",
+                ["columns of the table", "a number or a class", "4353"],
+            ),
+        ] {
+            for cell in cells {
+                assert!(row(model).contains(cell), "{model}, {cell}:\n{table}");
+            }
+        }
+        let widest = table.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(WIDTH), "{table}");
+    }
 
     #[test]
     fn what_a_task_is_ends_at_the_last_column() {

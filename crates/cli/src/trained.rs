@@ -16,7 +16,7 @@ use everburn_train::{AnyModel, ConfiguredTask, DataFingerprint, LoadedData};
 pub(crate) use self::checkpoints::{
     load_checkpoint, load_parameters, newest_progress, progress_at,
 };
-use self::settings::{changed_by, parts_alike};
+use self::settings::{changed_by, is_learnt_place, parts_alike};
 pub(crate) use self::settings::{decided_otherwise, require_settings_of_run};
 use crate::arguments::{Given, OfEvaluation, RankFlags};
 use crate::config::{RunConfig, key_of};
@@ -225,19 +225,40 @@ impl<'a> TrainedRank<'a> {
         })
     }
 
-    /// Warns, on rank 0, where what is tested is the set that the run has learnt from. Returns whether it did.
-    pub(crate) fn warn_of_learnt_data(&self, run: &RunDirectory) -> bool {
+    /// Warns, on rank 0, where what is tested is the set that the run has learnt from, also where its files have changed since.
+    /// `own` is the fingerprint of the run's data where others are named, else empty. Returns whether it did.
+    ///
+    /// # Errors
+    /// [`CliError`] if the run's configuration cannot be read.
+    pub(crate) fn warn_of_learnt_data(
+        &self,
+        run: &RunDirectory,
+        own: &DataFingerprint,
+    ) -> Result<bool, CliError> {
+        if self.trainer.group.rank() != 0 {
+            return Ok(false);
+        }
         let data = self.loaded.for_training();
         let progress = newest_progress(run).unwrap_or_default();
-        let is_learnt =
-            self.trainer.group.rank() == 0 && progress.has_learnt_from(&data.fingerprint);
-        if is_learnt {
+        if progress.has_learnt_from(&data.fingerprint) {
             tracing::warn!(
                 "this is a test on the set that the training learned from: the result says how well the model remembers its \
                  samples, and not how well it does on others; with the run's own data, `eval` tests samples that were held out"
             );
+            return Ok(true);
         }
-        is_learnt
+        if own.is_empty() || data.fingerprint.learns_as(own) {
+            return Ok(false);
+        }
+        let before = RunConfig::of_run(run)?.task()?.sections()?;
+        let is_learnt = is_learnt_place(&before, &self.task.sections()?, !own.test.is_empty());
+        if is_learnt {
+            tracing::warn!(
+                "these data are where the training learned from, with files added, removed or changed since, so that samples \
+                 may be tested here that the training learned from"
+            );
+        }
+        Ok(is_learnt)
     }
 
     /// Warns, on rank 0, where the data of the run are not those of the training, or not all of those: what is held out of

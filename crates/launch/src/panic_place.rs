@@ -44,7 +44,8 @@ impl PanicPlaces {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let report = panic.to_string();
-            let more = [lost_device(&report).map(str::to_owned), place_of_panic()];
+            let lost = lost_device(&report).map(str::to_owned);
+            let more = [lost, place_of_panic(&report)];
             let more = more.into_iter().flatten().collect::<Vec<_>>().join("\n");
             if attempt::holds(format!("{report}\n{more}").trim_end()) {
                 return;
@@ -75,10 +76,19 @@ impl PanicPlaces {
 
 /// The layer in which this thread is, and the function of the user (or of one of our models) that has called it, from the
 /// symbols of the stack, and the task's method: "in `burn_nn::modules::linear::Linear::forward`, called by
-/// `images::Net::forward`, in `Task::loss`". `None` where there is none of them.
-pub(crate) fn place_of_panic() -> Option<String> {
+/// `images::Net::forward`, in `Task::loss`". Below it, what the method works on, unless `report` is of a device that has failed.
+/// `None` where there is none of them.
+pub(crate) fn place_of_panic(report: &str) -> Option<String> {
     let stack = Backtrace::force_capture().to_string();
-    with_method(named(&stack), task_method::present())
+    let place = with_method(named(&stack), task_method::present());
+    let facts = match lost_device(report) {
+        Some(_) => None,
+        None => task_method::facts(),
+    };
+    match (place, facts) {
+        (Some(place), Some(facts)) => Some(format!("{place}\n{facts}")),
+        (place, facts) => place.or(facts),
+    }
 }
 
 fn with_method(place: Option<String>, method: Option<&str>) -> Option<String> {
@@ -273,10 +283,24 @@ mod tests {
         );
         assert_eq!(with_method(place(layer), None), place(layer));
         let reported = std::thread::spawn(|| {
-            task_method::within("Task::data", || place_of_panic().unwrap_or_default())
+            task_method::within("Task::data", || place_of_panic("").unwrap_or_default())
         });
         let reported = reported.join().unwrap();
         assert!(reported.ends_with("in `Task::data`"), "{reported}");
+    }
+
+    #[test]
+    fn what_the_method_works_on_is_below_its_name() {
+        let reported = |report: &str| {
+            let place = || place_of_panic(report).unwrap_or_default();
+            let work = || task_method::within("Task::loss", place);
+            task_method::with_facts(|| "a batch of [8, 4]\nand layers".to_owned(), work)
+        };
+        let shapes = reported("panicked at linear.rs: the sizes differ");
+        let below = "in `Task::loss`\na batch of [8, 4]\nand layers";
+        assert!(shapes.ends_with(below), "{shapes}");
+        let lost = reported("panicked at base.rs: The device is poisoned");
+        assert!(lost.ends_with("in `Task::loss`"), "{lost}");
     }
 
     #[test]
@@ -312,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_this_program_is_in_this_program() {
-        let place = place_of_panic();
+        let place = place_of_panic("");
         // Symbols may have been stripped, but then nothing else is named.
         assert!(place.is_none_or(|place| !place.contains("std::")));
     }

@@ -10,4 +10,5 @@ pub(crate) mod labels;
 pub(crate) mod objective;
 pub(crate) mod predictions;
 pub(crate) mod samples;
+pub(crate) mod shapes;
 pub(crate) mod supervised;

@@ -157,6 +157,11 @@ pub trait Task: Sized + Send + Sync + 'static {
         String::new()
     }
 
+    /// What the model takes and what it yields, for `train --list`, as in `color images 32 x 32` and `10 classes`.
+    fn input_and_output(&self) -> [String; 2] {
+        [String::new(), String::new()]
+    }
+
     /// The names of the sections of `config.toml` that make the configuration, each a field of it; none if the
     /// whole configuration is one section, named as the task.
     fn sections(&self) -> &'static [&'static str] {

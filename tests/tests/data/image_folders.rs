@@ -189,6 +189,10 @@ fn an_evaluation_warns_of_changed_test_images_and_not_of_more_to_learn_from() {
     );
     std::fs::copy(learnt.join("00.png"), learnt.join("20.png")).unwrap();
     warned(false);
+    // It is the folder of the training still.
+    let eval = ["eval", "run", "--json", "--data", "stripes/train"];
+    let ended = Everburn::new(here, eval).succeed();
+    assert_eq!(ended.json()["data_changed"], true, "{ended}");
     std::fs::rename(tested.join("00.png"), learnt.join("21.png")).unwrap();
     warned(true);
 }

@@ -1,8 +1,10 @@
 //! Settings that the data decide.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use everburn_train::LoadedData;
+use toml::Table;
 
 use crate::config::key_of;
 use crate::error::CliError;
@@ -21,6 +23,31 @@ pub(super) fn parts_alike(
     let mut paths = settings.keys();
     let is_own = !paths.any(|path| COMPARED_BY_TASKS.iter().any(|it| path.starts_with(it)));
     is_own && counts(all) == counts(test) && test.for_training().fingerprint.test.is_empty()
+}
+
+/// Whether the data that the sections of `now` name are the folder, or the file, that a run with the sections of `before` has
+/// learnt from, or in it. Its files may have changed since. `has_test_files`: those of the run have a test set in files of its
+/// own, which is tested then.
+pub(super) fn is_learnt_place(before: &Table, now: &Table, has_test_files: bool) -> bool {
+    let place = |sections: &Table| place_of_data(sections)?.canonicalize().ok();
+    let (Some(learnt), Some(tested)) = (place(before), place(now)) else {
+        return false;
+    };
+    let train = learnt.join("train");
+    match train.is_dir() {
+        true => tested.starts_with(train),
+        false => tested == learnt && !has_test_files,
+    }
+}
+
+/// Where the data of a task are, by its sections: Everburn's own tasks name them in `[data]`, a project of `everburn new` in
+/// the `folder` of its section.
+fn place_of_data(sections: &Table) -> Option<&Path> {
+    let place = match sections.get("data") {
+        Some(data) => data.get("name"),
+        None => sections.values().find_map(|section| section.get("folder")),
+    };
+    place?.as_str().map(Path::new)
 }
 
 /// The settings that the assignments of `set` have changed, but for those of where the data are.
@@ -106,6 +133,43 @@ mod tests {
         );
         assert_eq!(changed(&["own={size=32, sizes=32}"]).len(), 2);
         assert!(changed(&["data.name=b"]).is_empty());
+    }
+
+    #[test]
+    fn the_folder_that_a_run_has_learnt_from_is_found_whatever_is_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        for name in ["parted/train/roses", "parted/test/roses", "whole/roses"] {
+            std::fs::create_dir_all(path(name)).unwrap();
+        }
+        let sections = |section: &str, key: &str, name: &str| -> Table {
+            let text = format!("[{section}]\n{key} = {:?}", path(name));
+            text.parse().unwrap()
+        };
+        let of_image_model = |name: &str| sections("data", "name", name);
+        let of_project = |name: &str| sections("flowers", "folder", name);
+        for (learnt, tested, expected) in [
+            ("parted", "parted/train", true),
+            ("parted", "parted/test", false),
+            ("parted", "parted", false),
+            ("whole", "whole", true),
+            ("whole", "parted", false),
+            ("gone", "gone", false),
+        ] {
+            for (before, now) in [
+                (of_image_model(learnt), of_image_model(tested)),
+                (of_project(learnt), of_project(tested)),
+            ] {
+                assert_eq!(
+                    is_learnt_place(&before, &now, false),
+                    expected,
+                    "{learnt}, {tested}"
+                );
+            }
+        }
+        let shards = of_image_model("whole");
+        assert!(!is_learnt_place(&shards, &shards, true));
+        assert!(!is_learnt_place(&Table::new(), &Table::new(), false));
     }
 
     #[test]

@@ -217,6 +217,12 @@ impl<M: ImageModel> Task for ImageFolders<M> {
         self.summary.to_string()
     }
 
+    fn input_and_output(&self) -> [String; 2] {
+        let [height, width] = self.size(&ImageFoldersConfig::default());
+        let input = format!("images {height} x {width}");
+        [input, "classes of the data".to_owned()]
+    }
+
     fn sections(&self) -> &'static [&'static str] {
         self.architecture.sections()
     }

@@ -173,6 +173,10 @@ impl<M: ImageModel> Task for Images<M> {
         self.summary.to_string()
     }
 
+    fn input_and_output(&self) -> [String; 2] {
+        ["grey images 28 x 28", "10 classes"].map(str::to_owned)
+    }
+
     fn sections(&self) -> &'static [&'static str] {
         &["data"]
     }

@@ -239,6 +239,10 @@ impl Task for Table {
         self.summary.to_string()
     }
 
+    fn input_and_output(&self) -> [String; 2] {
+        ["columns of the table", "a number or a class"].map(str::to_owned)
+    }
+
     fn sections(&self) -> &'static [&'static str] {
         &["data", "table"]
     }

@@ -296,6 +296,11 @@ impl<C: PretrainedDecoder> Task for Text<C> {
         self.summary.to_string()
     }
 
+    fn input_and_output(&self) -> [String; 2] {
+        let input = format!("text, {} tokens", self.context(&TextConfig::default()));
+        [input, "tokens of the data".to_owned()]
+    }
+
     fn sections(&self) -> &'static [&'static str] {
         C::TEXT_SECTIONS
     }

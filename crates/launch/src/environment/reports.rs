@@ -100,7 +100,7 @@ impl RankEnvironment {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let mut report = panic.to_string();
-            if let Some(place) = place_of_panic() {
+            if let Some(place) = place_of_panic(&report) {
                 report.push('\n');
                 report.push_str(&place);
             }

@@ -43,7 +43,11 @@ fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
         ("adds up", _) => return Ok(()),
         ("fails", 1) => return Err("the data is gone".into()),
         // As a training calls the loss of its task.
-        ("panics", 1) => task_method::within("Task::loss", || panics_at_step(&group, 7)),
+        ("panics", 1) => {
+            let facts = || "the model got input [8, 4]\n  fc Linear: weight [5, 3]".to_owned();
+            let loss = || task_method::within("Task::loss", || panics_at_step(&group, 7));
+            task_method::with_facts(facts, loss);
+        }
         ("loses its device", 1) => lose_device(),
         ("leaves early", 1) => {
             group.set_step(7);
@@ -187,11 +191,18 @@ fn a_panic_is_shown_with_its_rank_its_line_and_its_method_and_ends_the_others() 
         headline.ends_with(": the weights went out of the window"),
         "{told}"
     );
-    let method = rest.lines().next().unwrap();
+    let mut rest = rest.lines();
+    let method = rest.next().unwrap();
     assert!(
         method.starts_with("  in `") && method.ends_with("in `Task::loss`"),
         "{told}"
     );
+    let facts: Vec<&str> = rest.take(2).collect();
+    let expected = [
+        "  the model got input [8, 4]",
+        "    fc Linear: weight [5, 3]",
+    ];
+    assert_eq!(facts, expected, "{told}");
     assert_ended(folder.path(), 0);
 }
 

@@ -16,7 +16,11 @@ pub(crate) trait BatchVisitor {
 
 /// Shows `visitor` what `batch` has. Returns whether the batch's type is known.
 pub(crate) fn visit_batch(batch: &AnyBatch, visitor: &mut impl BatchVisitor) -> bool {
-    let batch = batch.inner();
+    visit_tensors(batch.inner(), visitor)
+}
+
+/// The same of a batch out of its box.
+pub(crate) fn visit_tensors(batch: &dyn Any, visitor: &mut impl BatchVisitor) -> bool {
     text(batch, visitor)
         || masked_text(batch, visitor)
         || numbers::<4>(batch, visitor)
@@ -67,6 +71,15 @@ impl<const D: usize> Targets for Tensor<D, Int> {
     }
 }
 
+/// Classes of images that may be mixed: the `MixedClasses` of `everburn-datasets`.
+type MixedClasses = (Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>);
+
+impl Targets for MixedClasses {
+    fn show(&self, visitor: &mut impl BatchVisitor) {
+        visitor.int("classes", &self.0);
+    }
+}
+
 impl Targets for () {
     fn show(&self, _: &mut impl BatchVisitor) {}
 }
@@ -79,6 +92,7 @@ fn numbers<const D: usize>(batch: &dyn Any, visitor: &mut impl BatchVisitor) -> 
         || numbers_with::<D, Tensor<2>>(batch, visitor)
         || numbers_with::<D, Tensor<3>>(batch, visitor)
         || numbers_with::<D, Tensor<4>>(batch, visitor)
+        || numbers_with::<D, MixedClasses>(batch, visitor)
         || numbers_with::<D, ()>(batch, visitor)
 }
 

@@ -1,7 +1,8 @@
 //! Lets burn-train train any module by an objective.
 
+use std::any::type_name;
 use std::fmt::{Debug, Display};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
@@ -10,13 +11,14 @@ use burn::prelude::*;
 use burn::tensor::Int;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
 use everburn_nn::{Activation, DeviceSplit, InBlocks, Randomness};
-use everburn_record::task_method::within;
+use everburn_record::task_method::{with_facts, within};
 
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::config::loss_scaling::scaled_loss;
 use crate::metrics::rank_times::ForwardPass;
 use crate::metrics::step_report::StepReport;
 use crate::model::objective::{Classification, Loss, NextToken, Objective};
+use crate::model::shapes::{layers_in_words, shapes_of_batch};
 
 /// The method that has the forward pass of a model in blocks, for the report of a panic.
 const BLOCKS: &str = "InBlocks::blocks";
@@ -118,6 +120,8 @@ pub struct Supervised<M, O: Objective> {
     forward: Forward<M, O>,
     /// Where the model is, if on several devices.
     split: Option<Arc<DeviceSplit>>,
+    /// What the report of a panic says of the model.
+    layers: Arc<OnceLock<Arc<str>>>,
 }
 
 type Forward<M, O> =
@@ -133,6 +137,7 @@ impl<M, O: Objective> Supervised<M, O> {
             model,
             forward: Arc::new(forward),
             split: None,
+            layers: Arc::default(),
         }
     }
 
@@ -200,6 +205,7 @@ impl<M, O: Objective> Supervised<M, O> {
             model: split.place(model),
             forward: Arc::new(move |model: &M, input| within(BLOCKS, || way.forward(model, input))),
             split: Some(split),
+            layers: Arc::default(),
         }
     }
 
@@ -223,16 +229,33 @@ impl<M, O: Objective> Supervised<M, O> {
         (self.forward)(&self.model, inputs)
     }
 
-    fn loss(&self, (inputs, targets): (O::Input, O::Targets)) -> Loss {
-        O::loss(self.forward(inputs), targets)
-    }
-
     fn map_model(self, map: impl FnOnce(M) -> M) -> Self {
         Self {
             model: map(self.model),
             forward: self.forward,
             split: self.split,
+            layers: self.layers,
         }
+    }
+}
+
+impl<M: Module, O: Objective> Supervised<M, O> {
+    /// The loss of a batch. The report of a panic has the shapes of the batch and of the model's layers.
+    fn loss(&self, batch: (O::Input, O::Targets)) -> Loss {
+        let (name, shapes) = (type_name::<M>(), shapes_of_batch(&batch));
+        let layers = self
+            .layers
+            .get_or_init(|| layers_in_words(&self.model).into());
+        let layers = Arc::clone(layers);
+        let facts = move || {
+            format!(
+                "the model `{name}` got {shapes}; its layers (a Linear has a weight of [inputs, outputs]):\n{layers}"
+            )
+        };
+        with_facts(facts, || {
+            let (inputs, targets) = batch;
+            O::loss(self.forward(inputs), targets)
+        })
     }
 }
 
@@ -242,6 +265,7 @@ impl<M: Clone, O: Objective> Clone for Supervised<M, O> {
             model: self.model.clone(),
             forward: Arc::clone(&self.forward),
             split: self.split.clone(),
+            layers: Arc::clone(&self.layers),
         }
     }
 }
@@ -319,6 +343,7 @@ impl<M: Module, O: Objective> Module for Supervised<M, O> {
             model: self.model.valid(),
             forward: Arc::clone(&self.forward),
             split: self.split.clone(),
+            layers: Arc::clone(&self.layers),
         }
     }
 

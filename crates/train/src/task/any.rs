@@ -27,6 +27,7 @@ type Adopt = dyn Fn(&Path, &Value, &Patterns) -> Result<Option<Table>, TaskError
 pub struct AnyTask {
     name: String,
     summary: String,
+    input_and_output: [String; 2],
     preset: Table,
     sections: Vec<String>,
     configure: Arc<Configure>,
@@ -42,11 +43,13 @@ impl AnyTask {
             sections => sections.iter().map(ToString::to_string).collect(),
         };
         let (summary, preset) = (task.summary(), task.preset());
+        let input_and_output = task.input_and_output();
         let (named, task) = (name.clone(), Arc::new(task));
         let (name_of_other, other) = (name.clone(), Arc::clone(&task));
         Self {
             name,
             summary,
+            input_and_output,
             preset,
             sections,
             configure: Arc::new(move |sections| configure(&named, &task, sections)),
@@ -64,6 +67,11 @@ impl AnyTask {
     /// What it is, in one line.
     pub fn summary(&self) -> &str {
         &self.summary
+    }
+
+    /// What its model takes and what it yields, in words; empty where the task has none ([`Task::input_and_output`]).
+    pub fn input_and_output(&self) -> [&str; 2] {
+        self.input_and_output.each_ref().map(String::as_str)
     }
 
     /// Settings of a run that suit it.

@@ -87,6 +87,16 @@ fn a_project_names_where_it_takes_everburn_from() {
 }
 
 #[test]
+fn the_readme_takes_everburn_from_where_a_project_does() {
+    let readme = std::fs::read_to_string("../../README.md").unwrap();
+    for source in [Source::Folder("../everburn".into()), Source::Repository] {
+        let manifest = source.in_manifest();
+        let dependency = manifest.lines().last().unwrap();
+        assert!(readme.contains(dependency), "{dependency}");
+    }
+}
+
+#[test]
 fn names_that_cargo_or_a_configuration_cannot_have_are_refused() {
     for name in ["", "Flowers", "a b", "7th", "a.b"] {
         assert!(!is_name(name), "{name}");

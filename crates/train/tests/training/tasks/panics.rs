@@ -57,6 +57,44 @@ fn a_panic_finds_the_method_of_the_task_that_it_is_in() {
     assert_eq!(task_method::present(), None);
 }
 
+/// Notes what the report of a panic in its loss would have.
+struct Reporting(Arc<Mutex<Option<String>>>);
+
+impl Task for Reporting {
+    type Config = SlopeConfig;
+    type Model = Linear;
+    type Item = f32;
+    type Batch = Tensor<2>;
+
+    fn model(&self, config: &SlopeConfig, device: &Device) -> Result<Linear, TaskError> {
+        Slope.model(config, device)
+    }
+
+    fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
+        Slope.data(config)
+    }
+
+    fn loss(&self, config: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
+        *self.0.lock().unwrap() = task_method::facts();
+        Slope.loss(config, model, batch)
+    }
+}
+
+#[test]
+fn a_panic_in_a_loss_finds_the_shapes_of_the_batch_and_of_the_layers() {
+    let noted = Arc::default();
+    let task = AnyTask::new("reporting", Reporting(Arc::clone(&noted)));
+    let mut task = task.configure(&Table::new()).unwrap();
+    let loaded = task.load().unwrap();
+    let trainer = alone(TrainingConfig::default());
+    let model = task.model(&trainer.device).unwrap();
+    trainer.evaluate(&model, &loaded.for_training()).unwrap();
+    let facts = noted.lock().unwrap().take().unwrap();
+    facts.assert_contains(["::Linear` got input [5, 1]; its layers"]);
+    assert!(facts.ends_with("\n  Linear: weight [1, 1]"), "{facts}");
+    assert_eq!(task_method::facts(), None);
+}
+
 /// A task whose model cannot be built.
 struct Narrow;
 
