@@ -205,6 +205,7 @@ fn batch_norm_over_all_ranks_agrees_on_one_and_more_ranks() {
 }
 
 #[test]
+#[ignore = "60,000 passes: a step of `cargo xtask check`"]
 fn the_synthetic_digits_are_within_reach_of_the_small_net() {
     let data = digits(everburn_datasets::DEFAULT_SYNTHETIC_SEED, 30_000, 5_000);
     let config = TrainingConfig {
