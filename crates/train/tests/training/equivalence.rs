@@ -128,6 +128,7 @@ fn micro_batches_and_exchange_after_the_backward_pass_change_nothing() {
 #[test]
 fn adam_agrees_on_one_and_four_ranks() {
     let config = fifty_steps(OptimizerConfig::default());
+    let config = changed(config, |config| config.steps = Some(25));
     let model = initial_weights();
     let (losses, _) = train_mnist(&model, 1, &config);
     let (other_losses, _) = train_mnist(&model, 4, &config);
