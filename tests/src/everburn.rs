@@ -27,6 +27,16 @@ pub const SMALL: [&str; 8] = [
 pub const NO_PRESET: &str =
     "--batch-size 64 --learning-rate 0.001 --lr-schedule constant --warmup-steps 0";
 
+/// Commands whose process begins anew for its allocator, unless its environment has these variables. That is tested by
+/// `crates/everburn/tests/command.rs`, and would be a second start of most processes here.
+const BEGIN_ANEW: [&str; 6] = ["train", "bottleneck", "eval", "predict", "generate", "chat"];
+
+/// The variables that such a process sets.
+const ALLOCATOR: [(&str, &str); 2] = [
+    ("MALLOC_TRIM_THRESHOLD_", "17179869184"),
+    ("MALLOC_MMAP_THRESHOLD_", "33554432"),
+];
+
 /// The binary: `$EVERBURN_BIN`, else `everburn` where cargo has put this workspace's binaries.
 ///
 /// # Panics
@@ -196,6 +206,10 @@ impl Everburn {
             .each_ref()
             .map(|path| File::create(path).expect("the test's folder can be written"));
         self.command.args(&self.arguments);
+        let command = self.arguments.first().and_then(|word| word.to_str());
+        if command.is_some_and(|command| BEGIN_ANEW.contains(&command)) {
+            self.command.envs(ALLOCATOR);
+        }
         self.command.stdout(stdout).stderr(stderr);
         if !self.is_read {
             let [output, errors] = [(); 2].map(|()| {

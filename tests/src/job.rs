@@ -103,9 +103,9 @@ impl Job {
     /// `limit`.
     pub fn wait_until_gone(mut self, limit: Duration) -> Ended {
         let gone = holds_within(limit, || {
-            // Reaped, or it would count as a process for ever.
-            let _ = self.child.try_wait();
-            self.processes().is_empty()
+            // Reaped, or it would count as a process for ever. As long as it lives, nobody need read all of /proc.
+            let ended = self.child.try_wait();
+            ended.is_ok_and(|status| status.is_some()) && self.processes().is_empty()
         });
         let what = format!("no process left after {limit:?}");
         self.require(gone, &what);

@@ -19,11 +19,11 @@ everburn() {
   case "$1" in verify) "$0" "${@/#200/8}" -- --data synthetic --train-samples 256 --test-samples 32; return ;; esac
   case "$1" in train | bottleneck) ;; *) "$0" "$@"; return ;; esac
   case "$line" in *" --resume "* | *" --config "* | *" --of "*) "$0" "$@"; return ;; esac
-  # A text model takes a step in each epoch, any other one two.
-  local samples=128
-  case "$2" in gpt-*) samples=64 ;; mnist) samples=224 ;; esac
+  # A text model takes a step in each of two epochs, any other one two steps in each of three.
+  local samples=128 others=32
+  case "$2" in gpt-*) samples=32 others=16; set -- "$@" --batch-size 16 --epochs 2 ;; mnist) samples=224 ;; esac
   case "$line" in *" --data "* | *" gpt-"*) ;; *) set -- "$@" --data synthetic ;; esac
-  "$0" "$@" --train-samples $samples --validation-samples 32 --test-samples 32
+  "$0" "$@" --train-samples $samples --validation-samples $others --test-samples $others
 }
 "#;
 

@@ -44,7 +44,7 @@ fn a_text_model_learns_in_bf16_with_gradients_that_travel_in_bf16() {
     let folder = tempfile::tempdir().unwrap();
     let train = |name: &str, flags: &[&str]| {
         Everburn::line(folder.path(), "train gpt-nano --ranks 2 --data embedded")
-            .args(["--steps", "20", "--batch-size", "8", "--run-dir", name])
+            .args(["--steps", "10", "--batch-size", "8", "--run-dir", name])
             .args(flags)
             .succeed();
         Run::new(folder.path().join(name))

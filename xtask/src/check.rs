@@ -93,6 +93,11 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
             "test --release --workspace --test whole_mnist -- --ignored --test-threads=1 --skip=long_",
         ),
     ]);
+    // 60,000 passes of the small net, which `test` does without.
+    steps.push(Step::tests(
+        "a training on synthetic digits",
+        "test --release --workspace --test training -- --ignored the_synthetic_digits",
+    ));
     // A crate without Burn.
     steps.push(Step::tests(
         "50 faults of 1,024 simulated ranks",

@@ -124,9 +124,7 @@ impl App {
     /// process may begin anew once, so that its allocator keeps what a step frees for the next.
     pub fn main(self) -> ExitCode {
         let words = std::env::args_os().collect::<Vec<_>>();
-        if crate::trains(&words) {
-            kept_memory::keep();
-        }
+        kept_memory::keep(|| crate::trains(&words));
         self.run(words)
     }
 

@@ -60,13 +60,15 @@ impl Arguments {
 
     /// The same, or why there is nothing to do.
     pub(crate) fn try_of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let mut command = Self::of_program().bin_name(invocation::file_name());
+        let program = || Self::of_program().bin_name(invocation::file_name());
         let words = words.into_iter().collect::<Vec<_>>();
+        let command = program();
         foreign::refuse_separator(&command, &words)?;
-        let matches = command.clone().try_get_matches_from(words.clone());
-        let suggest = |error| foreign::suggest(error, &command, &words);
+        let matches = command.try_get_matches_from(words.clone());
+        // Only an error needs it once more, with its hundreds of flags.
+        let suggest = |error| foreign::suggest(error, &program(), &words);
         let mut matches = matches.map_err(suggest)?;
-        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut program()))
     }
 }
 

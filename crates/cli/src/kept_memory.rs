@@ -6,15 +6,16 @@ use std::process::Command;
 use everburn_launch::keep_freed_memory;
 
 /// Has this process keep what a training step frees for the next one, as the launcher's ranks do. glibc reads that when a
-/// process begins: so this process begins anew, once, with the same number, arguments and files.
-pub(crate) fn keep() {
+/// process begins: so this process begins anew, once, with the same number, arguments and files. It asks whether it `trains`,
+/// which reads the command line, only where nobody has set the allocator yet.
+pub(crate) fn keep(trains: impl FnOnce() -> bool) {
     let Ok(program) = std::env::current_exe() else {
         // A training without it is slower and no worse.
         return;
     };
     let mut again = Command::new(program);
     keep_freed_memory(&mut again);
-    if again.get_envs().len() == 0 {
+    if again.get_envs().len() == 0 || !trains() {
         return;
     }
     let mut arguments = std::env::args_os();

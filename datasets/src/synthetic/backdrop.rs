@@ -33,7 +33,7 @@ pub(super) fn develop(digit: &Ink, random: &mut Stream) -> [u8; IMAGE_PIXELS] {
         // The sum of two uniform bytes: a triangle around 255.
         let [a, b] = grain[pixel].map(f32::from);
         let value = white * ink[pixel] + noise * ((a + b) / 255.0 - 1.0);
-        value.round() as u8 // saturates at 0 and 255
+        rounded(value)
     })
 }
 
@@ -63,23 +63,50 @@ fn clutter(random: &mut Stream) -> Ink {
 /// Mixes every pixel with the mean of its 3x3 neighbourhood, by `strength` 0 to 1. Outside the
 /// frame there is no ink.
 fn blur(ink: &Ink, strength: f32) -> Ink {
-    let at = |row: usize, column: usize| {
-        // Row and column are one too large, so that the frame's edge is at 1 and not at 0.
-        let inside = (1..=IMAGE_HEIGHT).contains(&row) && (1..=IMAGE_WIDTH).contains(&column);
-        if inside {
-            ink[(row - 1) * IMAGE_WIDTH + column - 1]
-        } else {
-            0.0
-        }
-    };
-    std::array::from_fn(|pixel| {
-        let (row, column) = (pixel / IMAGE_WIDTH, pixel % IMAGE_WIDTH);
-        let mut sum = 0.0;
+    const FRAMED: usize = IMAGE_WIDTH + 2;
+    let mut framed = [0.0; FRAMED * (IMAGE_HEIGHT + 2)];
+    let (rows, _) = ink.as_chunks::<IMAGE_WIDTH>();
+    for (row, pixels) in rows.iter().enumerate() {
+        framed[(row + 1) * FRAMED + 1..][..IMAGE_WIDTH].copy_from_slice(pixels);
+    }
+    let mut blurred = [0.0; IMAGE_PIXELS];
+    let (lines, _) = blurred.as_chunks_mut::<IMAGE_WIDTH>();
+    for (row, (line, pixels)) in lines.iter_mut().zip(rows).enumerate() {
+        let mut sums = [0.0; IMAGE_WIDTH];
         for down in 0..3 {
             for across in 0..3 {
-                sum += at(row + down, column + across);
+                let neighbours = &framed[(row + down) * FRAMED + across..][..IMAGE_WIDTH];
+                for (sum, neighbour) in sums.iter_mut().zip(neighbours) {
+                    *sum += neighbour;
+                }
             }
         }
-        ink[pixel] + strength * (sum / 9.0 - ink[pixel])
-    })
+        for ((blurred, sum), pixel) in line.iter_mut().zip(sums).zip(pixels) {
+            *blurred = pixel + strength * (sum / 9.0 - pixel);
+        }
+    }
+    blurred
+}
+
+/// `value` rounded to the nearest whole number, halves up, and at least 0 and at most 255: as `round` has it, which is a call
+/// per pixel.
+fn rounded(value: f32) -> u8 {
+    // Cut off, 0 below it and 255 above; the rest is exact.
+    let whole = value as u8;
+    whole.saturating_add(u8::from(value - f32::from(whole) >= 0.5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn rounding_is_that_of_the_language() {
+        let near = |value: f32| [value.next_down(), value, value.next_up()];
+        let halves = (-600..=1200).flat_map(|half| near(half as f32 / 2.0));
+        let others = [f32::NAN, f32::INFINITY, -f32::INFINITY, f32::MAX, f32::MIN];
+        for value in halves.chain(others) {
+            assert_eq!(rounded(value), value.round() as u8, "{value}");
+        }
+    }
 }

@@ -48,15 +48,15 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     draw(&here.join("stripes/val"), 3);
     let losses = ["1", "2"].map(|ranks| {
         let train = train_whole(here, "stripes", ranks);
-        let train = train.args(["--ranks", ranks, "--sync-batch-norm"]);
+        let train = train.args(["--ranks", ranks, "--sync-batch-norm", "--steps", "2"]);
         let ended = train.succeed();
         let first = "data: stripes, 40 training and 6 test images of 2 classes, scaled to 16x16";
         ended.prints([first, "  resnet18 on stripes  "]);
         Run::new(here.join(ranks)).losses("step")
     });
-    assert_eq!(losses.each_ref().map(Vec::len), [5, 5]);
-    // The first steps see the same pixels in the same order; then roundings grow, in batch norms of few samples.
-    for ((_, one), (_, two)) in losses[0].iter().zip(&losses[1]).take(2) {
+    assert_eq!(losses.each_ref().map(Vec::len), [2, 2]);
+    // The same pixels in the same order. In later steps roundings grow, in batch norms of few samples.
+    for ((_, one), (_, two)) in losses[0].iter().zip(&losses[1]) {
         assert!((one - two).abs() <= 2e-3 * one, "{losses:?}");
     }
     let ended = Everburn::line(here, "predict 2 --input stripes/val/down/01.png").succeed();
@@ -203,7 +203,8 @@ fn weights_alone_are_a_run_that_predicts_and_their_classes_are_numbered() {
     let here = folder.path();
     draw(&here.join("stripes/train"), 20);
     draw(&here.join("stripes/val"), 3);
-    train_whole(here, "stripes", "a").succeed();
+    let train = train_whole(here, "stripes", "a").args(["--steps", "1"]);
+    train.succeed();
     Everburn::line(here, "export a --output a.pth").succeed();
     let import = |run: &str, more: &[&str]| {
         let import = ["import", "a.pth", "resnet18", "--run-dir", run];

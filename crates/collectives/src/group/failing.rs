@@ -175,15 +175,20 @@ impl Core {
 
     /// Aborts the group for a reason outside of its operations.
     pub(crate) fn abort(&self, reason: String) {
-        self.fail_with(&self.failure(reason));
+        self.fail_with(&Failure {
+            hang: self.follows_hang(),
+            ..self.failure(reason)
+        });
     }
 
     /// Aborts the group because of the error of a sub-group; `reason` is its text.
     pub(crate) fn abort_because(&self, error: &CollectiveError, reason: String) {
+        let failure = self.failure_of(error);
         self.fail_with(&Failure {
             reason,
             first: None,
-            ..self.failure_of(error)
+            hang: failure.hang || self.follows_hang(),
+            ..failure
         });
     }
 
@@ -209,6 +214,13 @@ impl Core {
         let failure = self.mailbox.failure().filter(|failure| failure.hang);
         let of_children = || self.living_children().iter().find_map(|child| child.hang());
         failure.or_else(of_children)
+    }
+
+    /// Whether this group, its parent, or another sub-group of that has failed because a rank hangs: the error of a rank that
+    /// another one has asked to give up does not say so.
+    fn follows_hang(&self) -> bool {
+        let parent = self.parent.upgrade();
+        parent.as_deref().unwrap_or(self).hang().is_some()
     }
 
     /// A failure that this rank has noticed, of which no more is known than the reason.

@@ -253,6 +253,43 @@ fn what_a_failed_sub_group_did_is_recorded_after_its_handles_are_gone() {
 }
 
 #[test]
+fn a_rank_that_another_has_asked_to_give_a_sub_group_up_reports_the_hang_too() {
+    let store: SharedStore = Arc::new(HashStore::new());
+    let (meeting, waiting) = (Meeting::of(3), Meeting::of(2));
+    let reports = on_all_ranks(Wire::Threads, 3, options(), |group| {
+        let monitor = start_monitor(&store, &group, SELDOM, None);
+        let gradients = group.duplicate("gradients").unwrap();
+        if group.rank() == 1 {
+            meeting.wait();
+            return None;
+        }
+        let late = gradients.all_reduce(vec![1f32; 7], ReduceOp::Sum);
+        wait_for_state(&gradients, FlightState::Running);
+        waiting.wait();
+        let error = match group.rank() {
+            0 => error(late.wait_within(MOMENT)),
+            _ => error(late.wait()),
+        };
+        assert_eq!(error.is_timeout(), group.rank() == 0, "{error}");
+        wait_for_state(&gradients, FlightState::Failed);
+        // Before rank 0, whose error says that a deadline has passed.
+        if group.rank() == 2 {
+            group.abort_because(&error, error.to_string());
+        }
+        drop(gradients);
+        waiting.wait();
+        let report = monitor.report(&error, &|_| None);
+        meeting.wait();
+        report
+    });
+    assert_eq!(reports.iter().flatten().count(), 2);
+    for report in reports.iter().flatten() {
+        let said = (report.stalled, &*report.waiting);
+        assert_eq!(said, (Some(1), &[0, 2][..]), "{report}");
+    }
+}
+
+#[test]
 fn garbage_in_the_store_is_called_unreadable_and_harms_nobody() {
     let store: SharedStore = Arc::new(HashStore::new());
     let garbage = || {
