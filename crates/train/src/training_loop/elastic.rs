@@ -7,6 +7,7 @@ use everburn_record::{Event, EventKind, Phase, Saving};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
+use super::interrupted_round::FailedGroup;
 use super::lateness::{Lateness, too_slow};
 use super::records::Recent;
 use crate::checkpoint::sharing::{agree_on_newest, share};
@@ -133,6 +134,7 @@ impl RankLoop {
         };
         let (rank, world_size) = (group.rank(), group.world_size());
         self.setup.group = group;
+        self.elastic.failed_group = FailedGroup::default();
         if rank == 0 {
             let members = regroup.members();
             let lost = before.iter().find(|member| !members.contains(member));

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use everburn_distributed::Buffers;
 
-use super::interrupted_round::InterruptedRound;
+use super::interrupted_round::{FailedGroup, InterruptedRound};
 use super::lateness::Lateness;
 use super::records::Recent;
 use crate::model::erased::AnyModel;
@@ -15,6 +15,8 @@ pub(super) struct ElasticState {
     pub(super) snapshot: Option<(AnyModel, Buffers)>,
     /// Local steps of this rank that a failure has kept from the outer step.
     pub(super) interrupted_round: Option<InterruptedRound>,
+    /// The failure of the present group, while this rank makes steps by itself.
+    pub(super) failed_group: FailedGroup,
     /// What the newest step and epoch had to record.
     pub(super) recent: Recent,
     /// Whether this rank has been in a group before.
@@ -34,6 +36,7 @@ impl ElasticState {
         Self {
             snapshot: None,
             interrupted_round: None,
+            failed_group: FailedGroup::default(),
             recent: Recent::default(),
             entered: false,
             futile: 0,
