@@ -7,6 +7,7 @@ mod communicators;
 mod elastic;
 mod elastic_state;
 mod engine;
+mod entering;
 mod epoch;
 mod faults;
 mod gradients;
