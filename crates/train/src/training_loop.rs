@@ -8,6 +8,7 @@ mod elastic;
 mod elastic_state;
 mod engine;
 mod entering;
+mod entry;
 mod epoch;
 mod faults;
 mod gradients;
@@ -179,8 +180,6 @@ impl RankLoop {
     }
 
     fn run_in_group(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
-        // The ranks of another group have yet to agree on theirs.
-        self.metrics = MetricAgreement::default();
         let mut model = model.fork(&self.setup.device);
         if let Some(checkpoint) = self.setup.resume.take() {
             model = self.resume(model, &checkpoint)?;

@@ -15,6 +15,10 @@ pub(super) struct ElasticState {
     pub(super) snapshot: Option<(AnyModel, Buffers)>,
     /// Local steps of this rank that a failure has kept from the outer step.
     pub(super) interrupted_round: Option<InterruptedRound>,
+    /// Whether a rank of the present group has such a round: the first outer step then comes at once.
+    pub(super) resumes_round: bool,
+    /// Whether the ranks of the present group know that they exchange tensors through host memory.
+    pub(super) is_host_only: bool,
     /// The failure of the present group, while this rank makes steps by itself.
     pub(super) failed_group: FailedGroup,
     /// What the newest step and epoch had to record.
@@ -36,6 +40,8 @@ impl ElasticState {
         Self {
             snapshot: None,
             interrupted_round: None,
+            resumes_round: false,
+            is_host_only: false,
             failed_group: FailedGroup::default(),
             recent: Recent::default(),
             entered: false,

@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use everburn_distributed::find_divergence;
+use everburn_distributed::{all_gather_object, find_divergence, hash_of_parameters};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
+use super::entry::{Entry, EntryPlan};
 use super::records::Recent;
 use crate::checkpoint::sharing::{agree_on_newest, share};
 use crate::checkpoint::{Checkpoint, CheckpointFolder};
 use crate::error::TrainError;
+use crate::metrics::layout::MetricAgreement;
 use crate::model::erased::AnyModel;
 use crate::record::outcome::LoopOutcome;
 
@@ -38,17 +40,20 @@ impl Standing {
 }
 
 impl RankLoop {
-    /// How far this rank has come, in the order in which ranks compare it: whether it remembers anything, its step and
-    /// epoch, and whether all steps of that are made.
-    fn position(&self) -> Vec<i64> {
+    /// What this rank, which has `model`, brings into a group.
+    fn entry(&self, model: &AnyModel) -> Result<Entry, TrainError> {
         let LoopOutcome { step, epoch, .. } = self.outcome;
-        let trained = self.outcome.trained.is_some();
-        vec![
-            self.elastic.entered.into(),
-            step as i64,
-            epoch as i64,
-            trained.into(),
-        ]
+        let entered = self.elastic.entered;
+        let compares = entered && self.setup.config.compare_every > 0;
+        let connector = self.setup.connector.as_ref();
+        Ok(Entry {
+            agreement: self.setup.agreement.hash(),
+            position: (entered, step, epoch, self.outcome.trained.is_some()),
+            parameters: compares.then(|| hash_of_parameters(model)).transpose()?,
+            has_round: self.elastic.interrupted_round.is_some(),
+            host_only: connector.and_then(|connector| connector.host_only()),
+            metrics: self.metrics.names(),
+        })
     }
 
     /// Comes to terms with the other ranks of a new group, in an elastic job: all continue from the state of the one that
@@ -58,31 +63,31 @@ impl RankLoop {
             return Ok(model);
         }
         let group = self.setup.group.clone();
-        self.setup.agreement.clone().check(&group)?;
-        let own = self.position();
-        let all = group.all_gather(own.clone()).wait()?;
-        let furthest = all.iter().max().unwrap_or(&own);
-        let any_has_entered = furthest[0] > 0;
-        if !any_has_entered {
+        let entries = all_gather_object::<Entry>(&group, &self.entry(&model)?)?;
+        let plan = EntryPlan::of(&entries);
+        if !plan.agrees {
+            self.setup.agreement.clone().check(&group)?;
+        }
+        if !plan.any_has_entered {
             model = self.resume_together(model)?;
-        } else {
-            let (have_it, takers): (Vec<_>, Vec<_>) =
-                (0..all.len()).partition(|rank| all[*rank] == *furthest);
-            if !takers.is_empty() {
-                model = self.share_from(model, have_it[0], &takers)?;
-            }
+        } else if !plan.takers.is_empty() {
+            model = self.share_from(model, plan.furthest[0], &plan.takers)?;
         }
         // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
-        self.elastic.interrupted |= any_has_entered && !self.elastic.entered;
+        self.elastic.interrupted |= plan.any_has_entered && !self.elastic.entered;
         // This rank is now known to be where the others are, so it must not fall back to what it was before.
         self.elastic.entered = true;
+        self.elastic.resumes_round = plan.has_round;
+        self.elastic.is_host_only = plan.is_host_only;
+        self.metrics = MetricAgreement::on(plan.metrics);
         self.take_snapshot(&model)?;
-        if any_has_entered && self.setup.config.compare_every > 0 {
-            // What comes next would hide a difference: all are given rank 0's parameters.
-            if let Some(found) = find_divergence(&model, &group)? {
-                model = self.mend(model, found)?;
-                self.take_snapshot(&model)?;
-            }
+        // What comes next would hide a difference: all are given rank 0's parameters.
+        if plan.differs
+            && let Some(found) = find_divergence(&model, &group)?
+        {
+            model = self.mend(model, found)?;
+            self.elastic.resumes_round = self.any_round_interrupted()?;
+            self.take_snapshot(&model)?;
         }
         self.elastic.lateness.again();
         Ok(model)

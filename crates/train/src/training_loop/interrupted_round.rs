@@ -83,11 +83,8 @@ impl RankLoop {
         false
     }
 
-    /// Whether a rank has set a round aside: the next outer step then comes at once. All ranks ask.
+    /// Whether a rank has set a round aside. All ranks ask.
     pub(super) fn any_round_interrupted(&self) -> Result<bool, TrainError> {
-        if !self.setup.elasticity.rolls_back() {
-            return Ok(false);
-        }
         let own = i64::from(self.elastic.interrupted_round.is_some());
         let all = self.setup.group.all_gather(vec![own]).wait()?;
         Ok(all.iter().any(|begun| begun[0] > 0))

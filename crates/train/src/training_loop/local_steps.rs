@@ -40,8 +40,6 @@ pub(super) struct LocalSteps<'a> {
     pub(super) shares: EpochBatches<'a, AnyItem, AnyBatch>,
     /// This rank's times of the previous outer step.
     pub(super) last_outer_step: RankStep,
-    /// No round was made in this epoch since the ranks met.
-    begins: bool,
     /// Where fragments are exchanged in turn, while the next round is made.
     pub(super) stream: Option<Stream>,
 }
@@ -85,7 +83,6 @@ impl<'a> LocalSteps<'a> {
             inner,
             shares: loader.epoch(epoch).behind(ranks.outcome.batches),
             last_outer_step: RankStep::default(),
-            begins: true,
             stream: match fragments {
                 Some(_) => Some(Stream::start(&ranks.setup.group)?),
                 None => None,
@@ -126,7 +123,8 @@ impl Engine for LocalSteps<'_> {
     }
 
     fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<EngineStep, TrainError> {
-        let goes_on = std::mem::take(&mut self.begins) && ranks.any_round_interrupted()?;
+        // Of the first round in a group.
+        let goes_on = std::mem::take(&mut ranks.elastic.resumes_round);
         let before = ranks.outcome.step + self.stream.as_ref().map_or(0, Stream::steps);
         let limit = ranks.setup.config.steps.unwrap_or(usize::MAX);
         let left = self.shares.len();
