@@ -210,10 +210,13 @@ impl RankLoop {
         let communicator = self.connect_communicator(&replicas)?;
         let model = self.synchronize_batch_norms(model, &replicas, communicator.as_ref())?;
         self.check_balancing(communicator.is_some())?;
+        let is_local = self.setup.config.sync.steps().is_some();
         let (ddp, model) = match communicator {
             Some(communicator) => Ddp::with_communicator(model, replicas, config, communicator)?,
             None => match self.setup.initial_values.take() {
                 Some(values) => Ddp::with_initial_values(model, replicas, config, values)?,
+                // Each rank keeps its gradients to itself.
+                None if is_local => Ddp::without_gradients(model, replicas, config)?,
                 None => Ddp::new(model, replicas, config)?,
             },
         };
