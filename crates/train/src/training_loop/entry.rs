@@ -15,7 +15,7 @@ pub(super) struct Entry {
     pub(super) parameters: Option<[u8; 32]>,
     /// Whether it has set a round aside.
     pub(super) has_round: bool,
-    /// The backend that it wants, if it needs nothing of the others to exchange tensors through host memory.
+    /// The backend that it wants, if tensors go through host memory wherever all ranks want that one.
     pub(super) host_only: Option<GradientBackend>,
     /// The names of the metrics that it reports, once its ranks have agreed on them.
     pub(super) metrics: Option<Vec<String>>,
