@@ -167,7 +167,8 @@ impl Engine for LocalSteps<'_> {
 }
 
 impl RankLoop {
-    /// Takes further steps of a round with this rank's shares only: `planned`, or fewer where this rank is to stop, the others have given up, it is much slower than they are, or what it computes is not a number any more.
+    /// Takes further steps of a round with this rank's shares only: `planned`, or fewer where this rank is to stop, the others
+    /// have given up, it is much slower than they are, or what it computes is not a number any more.
     pub(super) fn steps_alone(
         &mut self,
         mut model: AnyModel,
