@@ -14,7 +14,7 @@ use self::closing::SLOTS;
 use self::wait_line::wait_line;
 use super::error::ElasticError;
 use super::keys;
-use super::member::{Generation, Member};
+use super::member::{Generation, Member, PendingMembers};
 use super::options::ElasticOptions;
 use super::round::Round;
 use super::round_view::RoundView;
@@ -218,17 +218,26 @@ impl Membership {
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
     pub fn has_pending_members(&self) -> Result<bool, StoreError> {
+        Ok(self.pending_members()?.is_some())
+    }
+
+    /// The same, with whether others are to be expected soon; `None` if no process has joined the next round.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn pending_members(&self) -> Result<Option<PendingMembers>, StoreError> {
         let next = self.generation + 1;
         if self.generation == 0 || !self.store.check(&[&keys::waiting(next)])? {
-            return Ok(false);
+            return Ok(None);
         }
-        let newest = self.newest()?;
-        if newest.is_some_and(|(newest, _)| newest.number >= next) {
-            return Ok(true);
+        let Some((newest, _)) = self.newest()? else {
+            return Ok(None);
+        };
+        if newest.number >= next {
+            return Ok(Some(PendingMembers::Complete));
         }
-        // The new process may have ended already.
         let view = RoundView::read(&*self.store, next, self.options.max)?;
-        Ok(!view.assess(None, None).present.is_empty())
+        Ok(view.pending(&newest))
     }
 
     /// The newest generation and its bytes.
