@@ -25,7 +25,7 @@ const RUN_KEY: &str = "everburn/run";
 /// How long ranks that are too few wait for more.
 const WAIT_FOR_MIN: Duration = Duration::from_secs(60);
 
-/// How long a rank that was lost is left alone at first, before it is started again.
+/// How long a rank that was lost twice in a row is left alone, before it is started again.
 const BACKOFF: Duration = Duration::from_secs(1);
 
 /// With how many ranks a training continues.

@@ -49,7 +49,7 @@ impl Ddp {
         &self,
         model: &M,
     ) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
-        if self.shared().reducer.is_none() {
+        if self.group().world_size() == 1 {
             replicas::flush_running_statistics(model);
             return Ok(Vec::new());
         }

@@ -18,7 +18,7 @@ use crate::config::DdpConfig;
 use crate::device::DeviceCommunicator;
 use crate::divergence::{Divergence, find_divergence};
 use crate::error::DdpError;
-use crate::initial_state::{InitialValues, begin_with, broadcast_state, check_equal_structure};
+use crate::initial_state::{InitialValues, begin_with, broadcast_state, compare_models};
 use crate::placement::device_of_parameters;
 use crate::replicas;
 use crate::sharding::MemoryTracker;
@@ -132,6 +132,19 @@ impl Ddp {
         Self::build(model, group, config, Reduction::Hook(hook), None)
     }
 
+    /// As [`Ddp::new`], for ranks that keep their gradients to themselves, as in the local steps of an
+    /// [`OuterLoop`](crate::OuterLoop): the model is made equal and compared, and nothing is ready to reduce gradients.
+    ///
+    /// # Errors
+    /// As [`Ddp::new`].
+    pub fn without_gradients<M: Module>(
+        model: M,
+        group: ProcessGroup,
+        config: DdpConfig,
+    ) -> Result<(Self, M), DdpError> {
+        Self::build(model, group, config, Reduction::Nothing, None)
+    }
+
     /// One rank whose gradients stay on their device, as on a GPU.
     #[cfg(test)]
     pub(crate) fn alone_on_device<M: Module>(
@@ -151,18 +164,31 @@ impl Ddp {
     ) -> Result<(Self, M), DdpError> {
         config.validate()?;
         let tensors = replicas::describe(&model);
-        check_equal_structure(&group, &tensors, &format!("{config:?} {reduction:?}"))?;
-        let (model, were_equal) = match &values {
-            None => broadcast_state(model, &group, config.bucket_bytes)?,
-            Some(values) => {
-                let model = begin_with(model, &group, config.bucket_bytes, &tensors, &**values)?;
-                (model, false)
+        let is_alone = group.world_size() == 1;
+        let state = match is_alone || values.is_some() {
+            true => Vec::new(),
+            false => replicas::read(&model)?,
+        };
+        let run = format!("{config:?} {reduction:?}");
+        let are_equal = compare_models(&group, &tensors, &run, &state)?;
+        let were_equal = are_equal && values.is_none();
+        let model = match &values {
+            None if is_alone => model,
+            None if were_equal => {
+                drop(state);
+                replicas::tie(model)
             }
+            None => broadcast_state(model, state, &group, config.bucket_bytes)?,
+            Some(values) => begin_with(model, &group, config.bucket_bytes, &tensors, &**values)?,
         };
         let (parameters, tied) = trained(tensors);
         check_types(&parameters, reduction.is_hooked(&config))?;
+        let reduces = !matches!(reduction, Reduction::Nothing);
         let (medium, hook) = reduction.medium(device_of_parameters(&model), &group, &config)?;
-        let reducer = start_reducer(&group, hook, &medium)?;
+        let reducer = match reduces {
+            true => start_reducer(&group, hook, &medium)?,
+            false => None,
+        };
         let bytes = parameters.iter().map(BucketEntry::num_bytes).sum();
         let limits = config.bucket_limits().for_model(bytes);
         let numbers = parameters.iter().enumerate();
@@ -213,8 +239,8 @@ impl Ddp {
         lock(&self.shared.plan).buckets.clone()
     }
 
-    /// Whether gradients go anywhere: `false` for a rank that is alone, unless it was given a
-    /// [`DeviceCommunicator`].
+    /// Whether gradients go anywhere: `false` [without gradients](Self::without_gradients), and for a rank that is alone
+    /// unless it was given a [`DeviceCommunicator`].
     pub fn synchronizes_gradients(&self) -> bool {
         self.shared.reducer.is_some() || self.shared.communicator().is_some()
     }
@@ -340,7 +366,7 @@ impl Ddp {
     /// [`DdpError::Collective`] if a collective fails; [`DdpError::Read`] if a device does not give the
     /// numbers.
     pub fn find_divergence<M: Module>(&self, model: &M) -> Result<Option<Divergence>, DdpError> {
-        if self.shared.reducer.is_none() {
+        if self.group().world_size() == 1 {
             return Ok(None);
         }
         find_divergence(model, self.group())
@@ -352,7 +378,7 @@ impl Ddp {
     /// [`DdpError::Diverged`], on every rank, naming the first rank and parameter that differ from
     /// rank 0's; [`DdpError::Collective`] if a collective fails.
     pub fn verify_replicas<M: Module>(&self, model: &M) -> Result<(), DdpError> {
-        if self.shared.reducer.is_none() {
+        if self.group().world_size() == 1 {
             return Ok(());
         }
         replicas::compare(&replicas::read(model)?, self.group())

@@ -50,6 +50,16 @@ impl<'a> Extra<'a> {
     }
 }
 
+/// The hash of the trained parameters of `model`, which is the same on ranks that have the same parameters.
+///
+/// # Errors
+/// [`DdpError::Read`] if a device does not give the numbers.
+pub fn hash_of_parameters<M: Module>(model: &M) -> Result<[u8; 32], DdpError> {
+    let tensors = read_trained(model)?;
+    let hashes = tensors.iter().flat_map(|(_, data)| fingerprint(data));
+    Ok(Sha256::digest(hashes.collect::<Vec<u8>>()).into())
+}
+
 /// Compares the trained parameters of all ranks of `group` by hash, all of which call it, and returns whose are
 /// others than those of most ranks; `None` where all are equal. Then 32 bytes per rank travel.
 ///

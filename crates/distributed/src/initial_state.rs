@@ -9,27 +9,39 @@ use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::sync::lock;
+use sha2::{Digest, Sha256};
 
 use crate::config::DdpConfig;
 use crate::ddp::{Ddp, Reduction};
 use crate::error::DdpError;
 use crate::objects::find_different_text;
-use crate::replicas::{self, TensorDescription, TensorKind};
+use crate::replicas::{self, FINGERPRINT_BYTES, TensorDescription, TensorKind, fingerprint};
 use crate::sharding::ShardStage;
 
-/// All ranks exchange what they have built, and all reach the same verdict.
-pub(crate) fn check_equal_structure(
+/// All ranks exchange hashes of what they have built, and of the values in `state`, and all reach the same verdict: whether
+/// all have the same values.
+pub(crate) fn compare_models(
     group: &ProcessGroup,
     tensors: &[TensorDescription],
     config: &str,
-) -> Result<(), DdpError> {
+    state: &[(TensorDescription, TensorData)],
+) -> Result<bool, DdpError> {
     if group.world_size() == 1 {
-        return Ok(());
+        return Ok(true);
     }
     let mut text = tensors.iter().map(|t| format!("{t}\n")).collect::<String>();
     text.push_str(config);
+    let values = state.iter().flat_map(|(_, data)| fingerprint(data));
+    let values = Sha256::digest(values.collect::<Vec<u8>>());
+    let mut own = Sha256::digest(&text).to_vec();
+    own.extend_from_slice(&values);
+    let all = group.all_gather(own).wait()?;
+    let structure = |hashes: &Vec<u8>| hashes[..FINGERPRINT_BYTES] == all[0][..FINGERPRINT_BYTES];
+    if all.iter().all(structure) {
+        return Ok(all.iter().all(|hashes| *hashes == all[0]));
+    }
     let Some((rank, [ours, theirs])) = find_different_text(group, &text)? else {
-        return Ok(());
+        return Ok(false);
     };
     let pairs = ours.lines().zip(theirs.lines());
     let position = pairs.take_while(|(ours, theirs)| ours == theirs).count();
@@ -42,23 +54,15 @@ pub(crate) fn check_equal_structure(
     })
 }
 
-/// Rank 0's tensors replace everybody's, a bucket's worth of bytes at a time. Where all ranks have the same already, which is
-/// what the second value says, only their fingerprints are exchanged.
+/// Rank 0's tensors replace everybody's, a bucket's worth of bytes at a time. `state` is that of `model`.
 pub(crate) fn broadcast_state<M: Module>(
     model: M,
+    state: Vec<(TensorDescription, TensorData)>,
     group: &ProcessGroup,
     bucket_bytes: usize,
-) -> Result<(M, bool), DdpError> {
-    if group.world_size() == 1 {
-        return Ok((model, true));
-    }
-    let state = replicas::read(&model)?;
-    let hashes = state.iter().map(|(_, data)| replicas::fingerprint(data));
-    if replicas::first_difference(hashes, group)?.is_none() {
-        return Ok((replicas::tie(model), true));
-    }
+) -> Result<M, DdpError> {
     let values = broadcast(state.into_iter().map(|(_, data)| data), group, bucket_bytes)?;
-    Ok((replicas::replace(model, values), false))
+    Ok(replicas::replace(model, values))
 }
 
 fn broadcast(
@@ -169,7 +173,7 @@ impl Ddp {
     /// As [`Ddp::verify_replicas`], but for values that each rank is yet to read itself.
     pub(crate) fn verify_first_values<M: Module>(&self, model: &M) -> Result<(), DdpError> {
         let values = lock(&self.shared().initial).clone();
-        let (Some(values), Some(_)) = (values, &self.shared().reducer) else {
+        let Some(values) = values.filter(|_| self.group().world_size() > 1) else {
             return self.verify_replicas(model);
         };
         let later: HashSet<String> = values.paths().into_iter().collect();

@@ -91,8 +91,9 @@ pub struct LaunchConfig {
 /// use everburn::launch::ElasticLaunch;
 ///
 /// let elastic = ElasticLaunch { max_restarts: 10, ..ElasticLaunch::new(2, 4) };
-/// assert_eq!(elastic.pause_before(1), Duration::from_secs(1));
-/// assert_eq!(elastic.pause_before(3), Duration::from_secs(4));
+/// assert_eq!(elastic.pause_before(1), Duration::ZERO);
+/// assert_eq!(elastic.pause_before(2), Duration::from_secs(1));
+/// assert_eq!(elastic.pause_before(4), Duration::from_secs(4));
 /// assert_eq!(elastic.pause_before(99), Duration::from_secs(30));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +104,8 @@ pub struct ElasticLaunch {
     pub max: usize,
     /// How often each rank is started again.
     pub max_restarts: usize,
-    /// How long before the first restart of a rank; it doubles with each, up to 30 s.
+    /// How long before the second restart in a row of a rank, whose first is immediate; it doubles with each, up to 30 s. A
+    /// row ends with a process that has run for a minute.
     pub backoff: Duration,
     /// A rank whose process is stopped (SIGSTOP) for this long is ended, so that the others continue without it, and
     /// started again. One that only waits for a core is not. `None`: the heartbeats of the ranks decide alone.
@@ -114,7 +116,7 @@ pub struct ElasticLaunch {
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 impl ElasticLaunch {
-    /// `min` to `max` ranks, 3 restarts each, the first after 1 s; a rank may be stopped for 1.5 s.
+    /// `min` to `max` ranks, 3 restarts each, the second in a row after 1 s; a rank may be stopped for 1.5 s.
     #[must_use]
     pub fn new(min: usize, max: usize) -> Self {
         Self {
@@ -126,10 +128,14 @@ impl ElasticLaunch {
         }
     }
 
-    /// How long a rank waits before its restart `number`, counted from 1.
+    /// How long a rank waits before its restart `number` in a row, counted from 1.
     #[must_use]
     pub fn pause_before(&self, number: usize) -> Duration {
-        let doublings = u32::try_from(number.saturating_sub(1)).unwrap_or(u32::MAX);
+        // One failure says little about the next process, and the others wait for it.
+        let Some(doublings) = number.checked_sub(2) else {
+            return Duration::ZERO;
+        };
+        let doublings = u32::try_from(doublings).unwrap_or(u32::MAX);
         let factor = 2_u32.saturating_pow(doublings);
         self.backoff.saturating_mul(factor).min(LONGEST_BACKOFF)
     }

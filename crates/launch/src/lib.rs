@@ -27,7 +27,7 @@
 //!   a second one ends them at once. So do SIGUSR1, SIGUSR2, and SIGHUP unless the launcher was started to ignore it, as by `nohup`.
 //!
 //! # Elastic jobs
-//! With [`LaunchConfig::elastic`] a failure does not end the job: the rank is restarted after a growing pause, up to
+//! With [`LaunchConfig::elastic`] a failure does not end the job: the rank is restarted, at once or after a growing pause, up to
 //! [`ElasticLaunch::max_restarts`] times, while the others continue ([`everburn::collectives::elastic`](everburn_collectives::elastic)). A process that
 //! the others have continued without is killed first. A rank that refuses its arguments (exit code 2) is not restarted.
 //! When fewer than [`ElasticLaunch::min`] ranks can ever be running, the job ends as after a failure; when one rank has

@@ -239,17 +239,23 @@ impl Restart {
     pub(crate) fn loss(&self) -> String {
         loss(&self.ended, self.incarnation, self.expelled)
     }
+
+    /// Which restart comes when.
+    pub(crate) fn when(&self) -> String {
+        let (number, of) = (self.number, self.of);
+        match self.after.is_zero() {
+            true => format!("restart {number} of {of} now"),
+            false => format!(
+                "restart {number} of {of} in {:.1} s",
+                self.after.as_secs_f64()
+            ),
+        }
+    }
 }
 
 impl fmt::Display for Restart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (number, of) = (self.number, self.of);
-        let after = self.after.as_secs_f64();
-        write!(
-            f,
-            "{}; restart {number} of {of} in {after:.1} s",
-            self.loss()
-        )
+        write!(f, "{}; {}", self.loss(), self.when())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The files of a run.
 
+pub(crate) mod kept_lines;
 pub(crate) mod live_file;
 pub(crate) mod outcome;
 pub(crate) mod record_files;

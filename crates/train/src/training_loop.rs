@@ -7,6 +7,8 @@ mod communicators;
 mod elastic;
 mod elastic_state;
 mod engine;
+mod entering;
+mod entry;
 mod epoch;
 mod faults;
 mod gradients;
@@ -178,8 +180,6 @@ impl RankLoop {
     }
 
     fn run_in_group(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
-        // The ranks of another group have yet to agree on theirs.
-        self.metrics = MetricAgreement::default();
         let mut model = model.fork(&self.setup.device);
         if let Some(checkpoint) = self.setup.resume.take() {
             model = self.resume(model, &checkpoint)?;
@@ -210,10 +210,13 @@ impl RankLoop {
         let communicator = self.connect_communicator(&replicas)?;
         let model = self.synchronize_batch_norms(model, &replicas, communicator.as_ref())?;
         self.check_balancing(communicator.is_some())?;
+        let is_local = self.setup.config.sync.steps().is_some();
         let (ddp, model) = match communicator {
             Some(communicator) => Ddp::with_communicator(model, replicas, config, communicator)?,
             None => match self.setup.initial_values.take() {
                 Some(values) => Ddp::with_initial_values(model, replicas, config, values)?,
+                // Each rank keeps its gradients to itself.
+                None if is_local => Ddp::without_gradients(model, replicas, config)?,
                 None => Ddp::new(model, replicas, config)?,
             },
         };

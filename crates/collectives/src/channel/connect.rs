@@ -17,6 +17,10 @@ use crate::transport::Interruption;
 /// The connections per channel: two, so that a lost packet delays only half of the bytes.
 pub(super) const STREAMS: usize = 2;
 
+/// The same in a group of which some ranks share cores. These limit it, and not the network, and each connection costs them
+/// a handshake in each new group.
+pub(super) const STREAMS_ON_SHARED_CORES: usize = 1;
+
 /// Selects loss-based congestion control (CUBIC; Ha, Rhee and Xu 2008) before the connection is made.
 /// The system's default may be BBR, whose pacing by timers costs a third of the throughput between
 /// ranks on one machine and cannot be removed from an open connection.
@@ -29,10 +33,11 @@ fn choose_congestion_control(socket: &Socket) {
     let _ = socket;
 }
 
-/// Listens on a free port of `address`.
+/// Listens on a free port of `address`, for `streams` connections with each rank.
 pub(super) fn listen(
     collective: &Collective<'_>,
     address: IpAddr,
+    streams: usize,
 ) -> Result<Connector, CollectiveError> {
     let key = collective.core.transport.key().derive("channels");
     let expected = Expected {
@@ -40,7 +45,7 @@ pub(super) fn listen(
         rank: collective.rank(),
         world_size: collective.size(),
         scope: collective.core.id,
-        streams: STREAMS,
+        streams,
     };
     // Accepted connections inherit the option.
     let listening = Listening::bind(address, choose_congestion_control);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::connect::{connect, listen};
+use super::connect::{STREAMS, STREAMS_ON_SHARED_CORES, connect, listen};
 use super::memory::{LocalRanks, Offer};
 use super::waiter::Waiter;
 use super::{Channel, Channels, SocketChannel};
@@ -29,6 +29,8 @@ struct Endpoint {
     transport: String,
     #[serde(rename = "surroundings")]
     host_info: HostInfo,
+    /// On how many cores the rank may run.
+    cores: usize,
 }
 
 /// Whether a rank could open the shared memory.
@@ -52,6 +54,8 @@ struct Establishment<'a> {
     host_infos: Vec<HostInfo>,
     /// The lowest rank on the same machine, by group rank.
     hosts: Vec<usize>,
+    /// Whether the machine of each rank has more ranks than cores, by group rank.
+    oversubscribed: Vec<bool>,
     /// The machines (their lowest ranks) whose ranks share memory.
     shared: Vec<usize>,
 }
@@ -64,6 +68,7 @@ impl<'a> Establishment<'a> {
         let own = Endpoint {
             transport: kind.to_string(),
             host_info: core.transport.host_info(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
         };
         let own_bytes = Arc::new(encode(&own));
         let payloads = collective.bootstrap(&own_bytes)?;
@@ -79,6 +84,7 @@ impl<'a> Establishment<'a> {
                 core.members[peer]
             )));
         }
+        let cores: Vec<usize> = endpoints.iter().map(|endpoint| endpoint.cores).collect();
         let host_infos: Vec<HostInfo> = endpoints
             .into_iter()
             .map(|endpoint| endpoint.host_info)
@@ -87,11 +93,12 @@ impl<'a> Establishment<'a> {
             let first = host_infos.iter().position(|other| other.host == rank.host);
             first.unwrap_or_default()
         };
-        let hosts = host_infos.iter().map(host_of).collect();
+        let hosts: Vec<usize> = host_infos.iter().map(host_of).collect();
         Ok(Self {
             collective,
             kind,
             host_infos,
+            oversubscribed: oversubscribed(&hosts, &cores),
             hosts,
             shared: Vec::new(),
         })
@@ -105,12 +112,9 @@ impl<'a> Establishment<'a> {
         if !one_host || self.shared.is_empty() {
             self.connect(&mut by_rank)?;
         }
-        let own = self.hosts[self.collective.rank()];
-        let neighbours = self.hosts.iter().filter(|host| **host == own).count();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Channels {
             by_rank,
-            oversubscribed: neighbours > cores,
+            oversubscribed: self.oversubscribed[self.collective.rank()],
             hosts: self.hosts,
             waiter: Waiter::new(bell),
         })
@@ -193,7 +197,11 @@ impl<'a> Establishment<'a> {
     fn connect(&self, by_rank: &mut [Option<Channel>]) -> Result<(), CollectiveError> {
         let rank = self.collective.rank();
         let address = self.host_infos[rank].address;
-        let connector = listen(self.collective, address)?;
+        let streams = match self.oversubscribed.contains(&true) {
+            true => STREAMS_ON_SHARED_CORES,
+            false => STREAMS,
+        };
+        let connector = listen(self.collective, address, streams)?;
         let address = connector.acceptor.address();
         let addresses: Vec<SocketAddr> = all_gather(self.collective, ADDRESSES, &address)?;
         let peers: Vec<usize> = (0..by_rank.len())
@@ -204,6 +212,14 @@ impl<'a> Establishment<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether the machine of each rank has more ranks than the `cores` of that rank; `hosts` are the lowest ranks on the same
+/// machines.
+fn oversubscribed(hosts: &[usize], cores: &[usize]) -> Vec<bool> {
+    let ranks = |host: &usize| hosts.iter().filter(|other| *other == host).count();
+    let pairs = hosts.iter().zip(cores);
+    pairs.map(|(host, cores)| ranks(host) > *cores).collect()
 }
 
 /// Sends `own` to all other ranks and returns the values of all ranks, by group rank.
@@ -240,4 +256,21 @@ fn decode_all<T: DeserializeOwned>(
 
 fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("plain numbers and strings")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_share_cores_where_their_machine_has_fewer_of_them() {
+        // Three ranks on one machine, and one on another.
+        let hosts = [0, 1, 0, 0];
+        assert_eq!(oversubscribed(&hosts, &[3, 1, 3, 3]), [false; 4]);
+        let crowded = oversubscribed(&hosts, &[2, 1, 2, 2]);
+        assert_eq!(crowded, [true, false, true, true]);
+        // A rank that is bound to one core.
+        let bound = oversubscribed(&hosts, &[8, 8, 1, 8]);
+        assert_eq!(bound, [false, false, true, false]);
+    }
 }

@@ -121,7 +121,8 @@ impl Mad {
         }
         let host_info = serde_json::to_string(&host_info).expect("plain numbers and strings");
         let transport = self.transport;
-        format!(r#"{{"transport":"{transport}","surroundings":{host_info}}}"#).into_bytes()
+        format!(r#"{{"transport":"{transport}","surroundings":{host_info},"cores":2}}"#)
+            .into_bytes()
     }
 
     /// Memory of any process under any number.

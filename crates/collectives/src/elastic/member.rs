@@ -51,6 +51,24 @@ impl std::fmt::Display for Member {
     }
 }
 
+/// The processes that have joined the next round while the current group continues.
+///
+/// ```
+/// # mod everburn { pub use everburn_collectives as collectives; }
+/// use everburn::collectives::elastic::PendingMembers;
+///
+/// // All ranks meet again at once, or soon.
+/// assert_ne!(PendingMembers::Complete, PendingMembers::Incomplete);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PendingMembers {
+    /// Others have been started since the current group formed, and have not joined yet: the ranks of a machine that
+    /// returns, for example.
+    Incomplete,
+    /// No other process is on its way, or a member of the current group has joined: it makes no more steps.
+    Complete,
+}
+
 /// The result of a round: the members of a process group.
 ///
 /// ```

@@ -14,7 +14,7 @@ use self::closing::SLOTS;
 use self::wait_line::wait_line;
 use super::error::ElasticError;
 use super::keys;
-use super::member::{Generation, Member};
+use super::member::{Generation, Member, PendingMembers};
 use super::options::ElasticOptions;
 use super::round::Round;
 use super::round_view::RoundView;
@@ -218,17 +218,26 @@ impl Membership {
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
     pub fn has_pending_members(&self) -> Result<bool, StoreError> {
+        Ok(self.pending_members()?.is_some())
+    }
+
+    /// The same, with whether others are to be expected soon; `None` if no process has joined the next round.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn pending_members(&self) -> Result<Option<PendingMembers>, StoreError> {
         let next = self.generation + 1;
         if self.generation == 0 || !self.store.check(&[&keys::waiting(next)])? {
-            return Ok(false);
+            return Ok(None);
         }
-        let newest = self.newest()?;
-        if newest.is_some_and(|(newest, _)| newest.number >= next) {
-            return Ok(true);
+        let Some((newest, _)) = self.newest()? else {
+            return Ok(None);
+        };
+        if newest.number >= next {
+            return Ok(Some(PendingMembers::Complete));
         }
-        // The new process may have ended already.
         let view = RoundView::read(&*self.store, next, self.options.max)?;
-        Ok(!view.assess(None, None).present.is_empty())
+        Ok(view.pending(&newest))
     }
 
     /// The newest generation and its bytes.
@@ -249,7 +258,7 @@ impl Membership {
         silent_machine: Option<usize>,
     ) -> Result<Option<Generation>, ElasticError> {
         let failed = |source| self.failed(source);
-        self.refuse_if_over(me, number)?;
+        let others_wait = self.refuse_if_over(me, number)?;
         let own = entry::written("join", me).map_err(failed)?;
         let store = &*self.store;
         store
@@ -259,6 +268,7 @@ impl Membership {
         // Who counts waits for the others who count.
         let place = match self.options.max > SLOTS {
             true => usize::try_from(store.add(&waiting, 1).map_err(failed)?).ok(),
+            false if others_wait => None,
             false => store.set(&waiting, b"1").map(|()| None).map_err(failed)?,
         };
         let began = runtime::now();
@@ -328,9 +338,10 @@ impl Membership {
     }
 
     /// Fails if the job is over, this process was replaced, or a rank without `--elastic`, or of another range, has come to the first
-    /// round.
-    fn refuse_if_over(&self, me: &Member, number: u64) -> Result<(), ElasticError> {
+    /// round. Otherwise returns whether a process has joined round `number`.
+    fn refuse_if_over(&self, me: &Member, number: u64) -> Result<bool, ElasticError> {
         let wanted = [
+            keys::waiting(number),
             keys::finished(),
             keys::given_up(),
             keys::incarnation(me.slot),
@@ -338,14 +349,14 @@ impl Membership {
             first_verdict_key(),
         ];
         let found = entry::values(&*self.store, &wanted).map_err(|error| self.failed(error))?;
-        if found[0].is_some() {
+        if found[1].is_some() {
             return Err(ElasticError::Finished);
         }
         // Before the launcher's words: it may give up because of that. Later the job continues without that rank.
-        if let Some(verdict) = found[4].as_ref().filter(|_| number == 1) {
+        if let Some(verdict) = found[5].as_ref().filter(|_| number == 1) {
             refuse_contradiction(&*self.store, verdict)?;
         }
-        if let Some(reason) = &found[1] {
+        if let Some(reason) = &found[2] {
             let reason = plain::line(&String::from_utf8_lossy(reason), LONGEST_REASON);
             return Err(ElasticError::GivenUp { reason });
         }
@@ -353,7 +364,7 @@ impl Membership {
             let number = keys::number_in(&wanted[place], found[place].as_deref());
             number.map_err(|error| self.failed(error))
         };
-        let (newest, ended) = (number(2)?, number(3)?);
+        let (newest, ended) = (number(3)?, number(4)?);
         if newest > me.incarnation || ended >= me.incarnation {
             return Err(ElasticError::Expelled {
                 slot: me.slot,
@@ -362,7 +373,7 @@ impl Membership {
                 ended,
             });
         }
-        Ok(())
+        Ok(found[0].is_some())
     }
 
     fn failed(&self, source: StoreError) -> ElasticError {

@@ -66,7 +66,7 @@ mod round_view;
 
 pub use coordinator::{MembershipCoordinator, News};
 pub use error::{ElasticError, MissingSlot, SlotState};
-pub use member::{Generation, Member};
+pub use member::{Generation, Member, PendingMembers};
 pub use membership::Membership;
 pub use options::ElasticOptions;
 pub use round::Round;

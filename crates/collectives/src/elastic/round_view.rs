@@ -2,7 +2,7 @@
 
 use super::error::{MissingSlot, SlotState};
 use super::keys;
-use super::member::{Generation, Member};
+use super::member::{Generation, Member, PendingMembers};
 use crate::store::{Store, StoreError, entry};
 
 /// One slot, as read from the store.
@@ -27,6 +27,12 @@ impl Slot {
     /// Whether its last process has ended and no other was started.
     fn is_down(&self) -> bool {
         self.ended > 0 && self.ended >= self.incarnation
+    }
+
+    /// Whether its newest process has been started, and has neither joined nor ended.
+    fn is_on_its_way(&self) -> bool {
+        let joined = self.joined.as_ref().map_or(0, |member| member.incarnation);
+        self.incarnation > self.ended.max(joined)
     }
 
     fn missing(&self, slot: usize) -> MissingSlot {
@@ -99,6 +105,24 @@ impl RoundView {
             });
         }
         Ok(Self { slots: read })
+    }
+
+    /// The processes that have joined the round that follows generation `newest`, if there are any: they may have ended.
+    pub(super) fn pending(&self, newest: &Generation) -> Option<PendingMembers> {
+        let mut present = self.slots.iter().filter_map(Slot::present).peekable();
+        present.peek()?;
+        let was_there = |slot: usize, incarnation: u64| {
+            let mut known = newest.members.iter().chain(&newest.lost);
+            known.any(|member| member.slot == slot && member.incarnation >= incarnation)
+        };
+        let mut slots = self.slots.iter().enumerate();
+        let others_come = slots
+            .any(|(number, slot)| slot.is_on_its_way() && !was_there(number, slot.incarnation));
+        let is_broken = present.any(|member| newest.rank_of(member).is_some());
+        Some(match others_come && !is_broken {
+            true => PendingMembers::Incomplete,
+            false => PendingMembers::Complete,
+        })
     }
 
     /// Assesses the round that follows generation `newest`. Nobody of `silent_machine` is waited for.

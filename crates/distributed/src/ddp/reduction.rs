@@ -25,6 +25,8 @@ pub(crate) enum Reduction {
     /// In host memory, by the caller's own hook.
     Hook(Box<dyn CommunicationHook>),
     Communicator(Arc<dyn DeviceCommunicator>),
+    /// Not at all: each rank keeps its own.
+    Nothing,
     /// On its device, with nobody.
     #[cfg(test)]
     Alone,
@@ -36,6 +38,7 @@ impl fmt::Debug for Reduction {
             Self::Automatic => f.write_str("host"),
             Self::Hook(hook) => f.write_str(&hook.name()),
             Self::Communicator(communicator) => f.write_str(communicator.name()),
+            Self::Nothing => f.write_str("nothing"),
             #[cfg(test)]
             Self::Alone => f.write_str("alone"),
         }
@@ -66,6 +69,7 @@ impl Reduction {
         };
         match self {
             Self::Hook(hook) => Ok((Medium::Host, Some(hook))),
+            Self::Nothing => Ok((Medium::Host, None)),
             // Each rank keeps its shards in host memory until its optimizer takes them.
             Self::Automatic if config.shards_gradients() => Ok((Medium::Host, None)),
             Self::Communicator(own) if config.shards_parameters() => Err(DdpError::Backend {

@@ -110,6 +110,17 @@ struct RankRequest {
 }
 
 impl Choice {
+    /// Chooses between ranks that all request `wanted` and have these abilities.
+    pub(crate) fn among_equals(
+        wanted: GradientBackend,
+        abilities: Abilities,
+    ) -> Result<Self, DdpError> {
+        decide(wanted, &[(0, abilities)]).map_err(|reason| DdpError::Backend {
+            wanted: wanted.to_string(),
+            reason,
+        })
+    }
+
     /// Chooses between the ranks of `group`, all of which call it.
     ///
     /// # Errors

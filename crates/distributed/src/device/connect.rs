@@ -76,6 +76,44 @@ impl Connector {
         group: &ProcessGroup,
     ) -> Result<Option<Arc<dyn DeviceCommunicator>>, DdpError> {
         let choice = Choice::agree(group, self.wanted, self.abilities.clone())?;
+        self.connect_by(choice, group)
+    }
+
+    /// The backend that this rank wants, if tensors go through host memory where all ranks have the same: it is on a CPU, or
+    /// host memory was asked for.
+    pub fn host_only(&self) -> Option<GradientBackend> {
+        let is_host_only = match self.wanted {
+            GradientBackend::Host => true,
+            GradientBackend::Auto => self.abilities.device == "flex",
+            GradientBackend::Nccl => false,
+        };
+        is_host_only.then_some(self.wanted)
+    }
+
+    /// As [`connect`](Self::connect), for ranks that know that they have the same [`host_only`](Self::host_only): they
+    /// exchange nothing.
+    ///
+    /// # Errors
+    /// [`DdpError::Backend`] if this rank has none.
+    pub fn connect_by_host(
+        &self,
+        group: &ProcessGroup,
+    ) -> Result<Option<Arc<dyn DeviceCommunicator>>, DdpError> {
+        if self.host_only().is_none() {
+            return Err(DdpError::Backend {
+                wanted: self.wanted.to_string(),
+                reason: "it depends on the devices of all ranks".to_string(),
+            });
+        }
+        let choice = Choice::among_equals(self.wanted, self.abilities.clone())?;
+        self.connect_by(choice, group)
+    }
+
+    fn connect_by(
+        &self,
+        choice: Choice,
+        group: &ProcessGroup,
+    ) -> Result<Option<Arc<dyn DeviceCommunicator>>, DdpError> {
         let backend = choice.backend;
         let choice = Some(choice).filter(Choice::is_about_gpus);
         let connects = group.world_size() > 1 || backend == GradientBackend::Nccl;

@@ -102,6 +102,30 @@ fn every_rank_starts_from_rank_zero() {
 }
 
 #[test]
+fn ranks_that_keep_their_gradients_start_from_rank_zero_and_are_compared() {
+    let weights = on_ranks(3, |group| {
+        let device = Device::flex().autodiff();
+        let rank = group.rank();
+        let mut model = Linear::from_fixed(&device);
+        if rank == 1 {
+            model.weight = model.weight.map(|w| (w * 0.0).detach().require_grad());
+        }
+        let (ddp, mut model) = Ddp::without_gradients(model, group, DdpConfig::default()).unwrap();
+        assert!(!ddp.synchronizes_gradients());
+        ddp.verify_replicas(&model).unwrap();
+        let weights = values(model.weight.val());
+        if rank == 2 {
+            model.weight = model.weight.map(|w| (w + 1.0).detach().require_grad());
+        }
+        let found = ddp.find_divergence(&model).unwrap().unwrap();
+        assert_eq!((found.ranks, found.trusted), (vec![2], Some(0)));
+        weights
+    });
+    let expected = values(Linear::from_fixed(&Device::flex()).weight.val());
+    assert_eq!(weights, vec![expected; 3]);
+}
+
+#[test]
 fn different_models_are_named_on_every_rank() {
     let errors = on_ranks(3, |group| {
         let device = Device::flex().autodiff();

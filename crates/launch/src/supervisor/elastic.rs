@@ -73,10 +73,8 @@ impl Supervisor<'_> {
         }
         match elastic.next_restart(local_rank, ended) {
             Ok(restart) => {
-                let (loss, pause) = (restart.loss(), restart.after.as_secs_f64());
-                let (number, of) = (restart.number, restart.of);
-                let log = log.display();
-                tracing::warn!("{loss}; its log: {log}; restart {number} of {of} in {pause:.1} s");
+                let (loss, when) = (restart.loss(), restart.when());
+                tracing::warn!("{loss}; its log: {}; {when}", log.display());
                 (self.tell)(&LaunchEvent::Restart {
                     rank: restart.ended.rank,
                     text: restart.to_string(),
@@ -191,6 +189,7 @@ impl Supervisor<'_> {
             return Ok(());
         }
         slot.next = Next::Nothing;
+        slot.failures.begin(Instant::now());
         slot.incarnation = incarnation;
         slot.expelled = None;
         let first = slot.log.take();

@@ -110,7 +110,8 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
         "{message}"
     );
     message.assert_contains([
-        "rank 1 (process 2) ended with exit code 5: trouble of process 2; restart 2 of 2",
+        "rank 1 ended with exit code 5: trouble of process 1; restart 1 of 2 now",
+        "rank 1 (process 2) ended with exit code 5: trouble of process 2; restart 2 of 2 in 0.0 s",
         "at most 1 rank can be there, and the job needs 2: rank 1 is not started again",
     ]);
     assert_eq!(
@@ -168,15 +169,17 @@ fn a_failure_that_is_reported_after_the_end_is_told() {
 fn an_interrupt_ends_a_job_that_waits_for_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let script = "echo x >> $DIR/starts; echo $$ > $DIR/pid; exit 3";
+    let script = "
+        echo x >> $DIR/starts; echo $$ > $DIR/new; mv $DIR/new $DIR/pid.$EVERBURN_INCARNATION; exit 3";
     let mut launcher = LauncherProcess::start_elastic(folder, (1, 1), 3_600_000, "", script);
-    let pid = number_in(folder, "pid");
+    // The first restart comes at once.
+    let pid = number_in(folder, "pid.2");
     let reaped = || !Path::new(&format!("/proc/{pid}")).exists();
     wait_until("the rank to be reaped", reaped);
     launcher.signal(Signal::INT);
     assert_eq!(launcher.wait().code(), Some(130));
     let starts = fs::read_to_string(folder.join("starts")).unwrap();
-    assert_eq!(starts, "x\n");
+    assert_eq!(starts, "x\nx\n");
 }
 
 const UNPROVED: &str = "no rank of this machine has reported that it had";

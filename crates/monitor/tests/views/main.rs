@@ -53,10 +53,7 @@ fn a_rank_that_was_lost_is_seen() {
             unix_time_ms: Some(NOW - 1_000),
             step: Some(200),
             rank: Some(2),
-            ..Event::new(
-                kind,
-                "rank 2 was killed by SIGKILL; restart 1 of 3 in 1.0 s",
-            )
+            ..Event::new(kind, "rank 2 was killed by SIGKILL; restart 1 of 3 now")
         };
         state.take(&Update::Event(event), NOW);
     }

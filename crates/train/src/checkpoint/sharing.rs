@@ -55,8 +55,10 @@ pub(crate) fn share(
         (checkpoint.progress.clone(), files.collect::<Vec<_>>())
     });
     type Head = Result<(Progress, Vec<(String, usize)>), String>;
-    let mut heads = all_gather_object::<Head>(group, &lengths)?;
+    let own = (group.rank() == source).then_some(&lengths);
+    let mut heads = all_gather_object::<Option<Head>>(group, &own)?;
     let head = heads.swap_remove(source);
+    let head = head.unwrap_or_else(|| Err(format!("rank {source} has no checkpoint to give")));
     let (progress, lengths) = head.map_err(TrainError::Config)?;
     let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
     let ranks = [&[source], takers].concat();

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{TrainError, with_hint};
 use crate::metrics::sums::MetricSums;
-use crate::record::run_directory::keep_lines;
+use crate::record::kept_lines::keep_lines;
 
 /// How much of a hash is written: 64 bits tell runs apart that differ by accident.
 const BYTES: usize = 8;
@@ -131,7 +131,9 @@ impl HashesFile {
     pub(crate) fn from(folder: &Path, step: usize) -> Result<Self, TrainError> {
         let path = folder.join(Self::NAME);
         let mut newest = 0;
-        keep_lines(&path, |line: &StateHashes| {
+        // All are looked at, for the newest.
+        let is_earlier = |_: &StateHashes| false;
+        keep_lines(&path, is_earlier, |line: &StateHashes| {
             let stays = line.step <= step;
             newest = newest.max(if stays { line.step } else { 0 });
             stays

@@ -2,6 +2,7 @@
 
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::find_different_text;
+use sha2::{Digest, Sha256};
 
 use crate::config::TrainingConfig;
 use crate::config::checkpoint_failure::OnCheckpointFailure;
@@ -38,6 +39,11 @@ impl Agreement {
         self.lines
             .push_str(&text.map_err(|error| TrainError::Config(error.to_string()))?);
         Ok(self)
+    }
+
+    /// The hash of the lines: the same on ranks of which [`check`](Self::check) finds no difference.
+    pub(crate) fn hash(&self) -> [u8; 32] {
+        Sha256::digest(&self.lines).into()
     }
 
     /// Compares the lines of all ranks, on every rank.

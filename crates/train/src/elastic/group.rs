@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use everburn_collectives::elastic::{ElasticError, Membership, Round};
+use everburn_collectives::elastic::{ElasticError, Membership, PendingMembers, Round};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions, RankStatus};
 use everburn_collectives::rendezvous::{Rendezvous, RendezvousError};
@@ -19,6 +19,13 @@ use crate::error::TrainError;
 
 /// How often rank 0 asks the store whether somebody waits to join.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// How often while others are on their way, for which all slots are read.
+const LATER_LOOK: Duration = Duration::from_secs(1);
+
+/// How long a process that has joined waits for others that are on their way. Most of those that were started together are
+/// there by then.
+const GATHER: Duration = Duration::from_secs(5);
 
 /// How long the members of a round may take to connect.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -167,7 +174,7 @@ impl Regroup for ElasticGroup {
         let group = next.group.clone();
         *lock(&self.present) = next;
         // What was found before this round is of it.
-        self.look.found.store(false, Ordering::Relaxed);
+        self.look.note(None, Instant::now());
         self.follow();
         Ok(group)
     }
@@ -188,13 +195,19 @@ struct Look {
     found: AtomicBool,
     last: Mutex<Option<Instant>>,
     under_way: AtomicBool,
+    /// Since when somebody waits for others who are on their way.
+    gathers: Mutex<Option<Instant>>,
 }
 
 impl Look {
     /// Looks once more, unless that was done a moment ago or is being done.
     fn again(self: &Arc<Self>, membership: &Arc<Mutex<Membership>>) {
+        let pause = match lock(&self.gathers).is_some() {
+            true => LATER_LOOK,
+            false => LOOK,
+        };
         let mut last = lock(&self.last);
-        let is_due = last.is_none_or(|last| last.elapsed() >= LOOK);
+        let is_due = last.is_none_or(|last| last.elapsed() >= pause);
         if !is_due || self.under_way.swap(true, Ordering::Acquire) {
             return;
         }
@@ -205,14 +218,32 @@ impl Look {
         let looks = looks.spawn(move || {
             // A store that is out of reach is found out by whoever cannot do without it.
             let membership = lock(&membership);
-            let found = membership.has_pending_members().unwrap_or(false);
-            look.found.store(found, Ordering::Relaxed);
+            look.note(
+                membership.pending_members().unwrap_or_default(),
+                Instant::now(),
+            );
             drop(membership);
             look.under_way.store(false, Ordering::Release);
         });
         if looks.is_err() {
             self.under_way.store(false, Ordering::Release);
         }
+    }
+
+    /// Notes what a look has found at `now`: somebody waits to join, and all who come soon are there, or have been waited for.
+    fn note(&self, pending: Option<PendingMembers>, now: Instant) {
+        let mut gathers = lock(&self.gathers);
+        let found = match pending {
+            Some(PendingMembers::Incomplete) => {
+                let since = *gathers.get_or_insert(now);
+                now.duration_since(since) >= GATHER
+            }
+            found => {
+                *gathers = None;
+                found.is_some()
+            }
+        };
+        self.found.store(found, Ordering::Relaxed);
     }
 }
 

@@ -94,6 +94,20 @@ pub(crate) struct MetricAgreement {
 }
 
 impl MetricAgreement {
+    /// An agreement on metrics of these names, if ranks have come to one.
+    pub(crate) fn on(names: Option<Vec<String>>) -> Self {
+        let layout = names.map(|names| MetricLayout {
+            names: names.into_iter().map(Cow::Owned).collect(),
+        });
+        Self { layout }
+    }
+
+    /// The names of the metrics that were agreed on.
+    pub(crate) fn names(&self) -> Option<Vec<String>> {
+        let layout = self.layout.as_ref()?;
+        Some(layout.names.iter().map(ToString::to_string).collect())
+    }
+
     /// The layout in which this rank's `sums` are told. All ranks call it before each exchange; the first time,
     /// and again as long as no rank has anything to tell, they compare their metrics.
     ///
@@ -223,6 +237,20 @@ mod tests {
             let expected = "ranks 0, 2 report the metric `mae`, rank 1 does not: ";
             assert!(error.starts_with(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn an_agreement_is_handed_on_by_its_names() {
+        let group = ProcessGroup::alone(GroupOptions::default());
+        let mut agreement = MetricAgreement::default();
+        assert_eq!(agreement.names(), None);
+        let layout = agreement.layout([&sums(&["mae", "iou"])], &group).unwrap();
+        let names = agreement.names();
+        assert_eq!(names, Some(vec!["iou".to_owned(), "mae".to_owned()]));
+        let mut next = MetricAgreement::on(names);
+        let nothing = MetricSums::default();
+        assert_eq!(next.layout([&nothing], &group).unwrap(), layout);
+        assert!(next.layout([&sums(&["mae"])], &group).is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::config::checkpoint_failure::with_room;
 use crate::config::fault::configuration_fault;
 use crate::error::TrainError;
 use crate::metrics::line::{EpochsOver, MetricsFile};
+use crate::record::kept_lines::keep_lines;
 
 /// The folder of one run.
 ///
@@ -290,7 +291,8 @@ impl RunDirectory {
         over: EpochsOver,
     ) -> Result<MetricsFile, TrainError> {
         let path = self.path.join(MetricLine::FILE);
-        keep_lines(&path, |line: &MetricLine| {
+        let is_earlier = |line: &MetricLine| line.step < step;
+        keep_lines(&path, is_earlier, |line: &MetricLine| {
             line.step <= step && line.kind != MetricKind::Test && over.includes(line)
         })?;
         self.metrics()
@@ -312,20 +314,6 @@ impl RunDirectory {
     pub(crate) fn metrics(&self) -> Result<MetricsFile, TrainError> {
         MetricsFile::open(self.path.join(MetricLine::FILE))
     }
-}
-
-/// Takes the lines out of a file that do not stay, or cannot be read. A file that is not there becomes one without lines.
-pub(crate) fn keep_lines<T: DeserializeOwned>(
-    path: &Path,
-    mut stays: impl FnMut(&T) -> bool,
-) -> Result<(), TrainError> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        text => text.map_err(|error| TrainError::file("reading", path, &error))?,
-    };
-    let stays = |line: &&str| serde_json::from_str::<T>(line).is_ok_and(|line| stays(&line));
-    let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
-    write_file(path, kept.collect::<String>().as_bytes())
 }
 
 /// Writes a whole file or none; the error names the file.

@@ -19,6 +19,7 @@ impl RankLoop {
         let communicator = match &self.setup.connector {
             // Host memory, then: first values that ranks read in parts are for sharded parameters only, and else refused there.
             Some(_) if self.shards_parameters() || self.setup.initial_values.is_some() => None,
+            Some(connector) if self.elastic.is_host_only => connector.connect_by_host(replicas)?,
             Some(connector) => connector.connect(replicas)?,
             None => None,
         };

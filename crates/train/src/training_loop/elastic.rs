@@ -1,44 +1,20 @@
 //! A training that continues when ranks are lost or come.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use everburn_distributed::{Buffers, find_divergence};
+use everburn_distributed::Buffers;
 use everburn_record::{Event, EventKind, Phase, Saving};
-use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
+use super::interrupted_round::FailedGroup;
 use super::lateness::{Lateness, too_slow};
-use super::records::Recent;
-use crate::checkpoint::sharing::{agree_on_newest, share};
-use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::checkpoint::{CheckpointFolder, Progress};
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
-use crate::record::outcome::LoopOutcome;
 
 /// How often in a row ranks may meet in vain.
 const FUTILE: usize = 20;
-
-/// What a rank that comes needs to know besides a checkpoint.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Standing {
-    /// Its time includes that of the process it comes from.
-    outcome: LoopOutcome,
-    recent: Recent,
-    /// How long ago the newest step was finished.
-    since_step: Duration,
-}
-
-impl Standing {
-    /// Gives a rank, whose process runs for `ran`, the outcome of another.
-    fn hand_over(self, own: &mut LoopOutcome, ran: Duration) {
-        *own = LoopOutcome {
-            earlier: self.outcome.earlier.saturating_sub(ran),
-            past: own.past,
-            ..self.outcome
-        };
-    }
-}
 
 /// How the ranks of a group, which its errors may name as it does, are called in the job, whose logs have these numbers.
 fn as_in_the_job(members: &[usize]) -> String {
@@ -133,6 +109,7 @@ impl RankLoop {
         };
         let (rank, world_size) = (group.rank(), group.world_size());
         self.setup.group = group;
+        self.elastic.failed_group = FailedGroup::default();
         if rank == 0 {
             let members = regroup.members();
             let lost = before.iter().find(|member| !members.contains(member));
@@ -195,126 +172,6 @@ impl RankLoop {
         self.take_snapshot(model)
     }
 
-    /// How far this rank has come, in the order in which ranks compare it: whether it remembers anything, its step and
-    /// epoch, and whether all steps of that are made.
-    fn position(&self) -> Vec<i64> {
-        let LoopOutcome { step, epoch, .. } = self.outcome;
-        let trained = self.outcome.trained.is_some();
-        vec![
-            self.elastic.entered.into(),
-            step as i64,
-            epoch as i64,
-            trained.into(),
-        ]
-    }
-
-    /// Comes to terms with the other ranks of a new group, in an elastic job: all continue from the state of the one that
-    /// has come furthest, or from the newest checkpoint where none remembers anything.
-    pub(super) fn enter(&mut self, mut model: AnyModel) -> Result<AnyModel, TrainError> {
-        if !self.setup.elasticity.is_elastic() {
-            return Ok(model);
-        }
-        let group = self.setup.group.clone();
-        self.setup.agreement.clone().check(&group)?;
-        let own = self.position();
-        let all = group.all_gather(own.clone()).wait()?;
-        let furthest = all.iter().max().unwrap_or(&own);
-        let any_has_entered = furthest[0] > 0;
-        if !any_has_entered {
-            model = self.resume_together(model)?;
-        } else {
-            let (have_it, takers): (Vec<_>, Vec<_>) =
-                (0..all.len()).partition(|rank| all[*rank] == *furthest);
-            if !takers.is_empty() {
-                model = self.share_from(model, have_it[0], &takers)?;
-            }
-        }
-        // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
-        self.elastic.interrupted |= any_has_entered && !self.elastic.entered;
-        // This rank is now known to be where the others are, so it must not fall back to what it was before.
-        self.elastic.entered = true;
-        self.take_snapshot(&model)?;
-        if any_has_entered && self.setup.config.compare_every > 0 {
-            // What comes next would hide a difference: all are given rank 0's parameters.
-            if let Some(found) = find_divergence(&model, &group)? {
-                model = self.mend(model, found)?;
-                self.take_snapshot(&model)?;
-            }
-        }
-        self.elastic.lateness.again();
-        Ok(model)
-    }
-
-    /// Nobody remembers anything: the run begins, or has lost all its ranks at once.
-    fn resume_together(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
-        let setup = &self.setup;
-        let run = setup.run.as_ref().filter(|_| self.is_first());
-        let keep = setup.config.keep_checkpoints;
-        let folder = run.map(|run| CheckpointFolder::new(run.checkpoints(), keep));
-        let mut wanted = u8::from(setup.resume_wanted);
-        if let Some(folder) = &folder {
-            folder.clean()?;
-            // Continues from a checkpoint where there is one and some process took the place of another.
-            if wanted == 0 && !folder.places()?.is_empty() {
-                wanted = 2;
-            }
-        }
-        // Rank 0's word counts: it has the folder.
-        let flags = vec![wanted, u8::from(setup.begun_before)];
-        let flags = setup.group.all_gather(flags).wait()?;
-        let lost = flags.iter().any(|flags| flags[1] > 0);
-        let (there, wanted) = (flags[0][0] > 1, flags[0][0] == 1);
-        if !(wanted || lost && there) {
-            return Ok(model);
-        }
-        let checkpoint = agree_on_newest(&self.setup.group, folder.as_ref())?;
-        self.resume(model, &checkpoint)
-    }
-
-    /// The ranks `takers` are given the state of rank `source`, which all others have already.
-    pub(super) fn share_from(
-        &mut self,
-        model: AnyModel,
-        source: usize,
-        takers: &[usize],
-    ) -> Result<AnyModel, TrainError> {
-        let group = self.setup.group.clone();
-        let found = match group.rank() == source {
-            true => {
-                let checkpoint = self.setup.state.checkpoint(&model, self.progress());
-                checkpoint.map_err(|error| error.to_string())
-            }
-            false => Ok(Checkpoint::default()),
-        };
-        let checkpoint = share(&group, source, takers, found)?;
-        let started = self.setup.started;
-        let standing = Standing {
-            outcome: LoopOutcome {
-                earlier: self.outcome.earlier + started.elapsed(),
-                ..self.outcome.clone()
-            },
-            recent: self.elastic.recent.clone(),
-            since_step: self.elastic.finished_at.elapsed(),
-        };
-        let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
-        let standing = serde_json::to_vec(&standing).map_err(wrong)?;
-        let standing = group.all_gather_varied(standing).wait()?;
-        let checkpoint = match checkpoint {
-            Some(checkpoint) if group.rank() != source => checkpoint,
-            _ => return Ok(model),
-        };
-        let mut standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
-        self.elastic.recent = std::mem::take(&mut standing.recent);
-        let finished_at = Instant::now().checked_sub(standing.since_step);
-        self.elastic.finished_at = finished_at.unwrap_or_else(Instant::now);
-        standing.hand_over(&mut self.outcome, started.elapsed());
-        // After it: the numbers of a checkpoint are exact.
-        let model = self.restore(model, &checkpoint)?;
-        // Who gave its state still owes what its differences have lost.
-        self.setup.state.waiting.another_owes = true;
-        Ok(model)
-    }
-
     /// The last thing that a rank does whose group is not available any more: a checkpoint, unless there is
     /// one that has come as far. Returns where it is.
     fn write_down(&self, model: &AnyModel) -> String {
@@ -346,53 +203,5 @@ impl RankLoop {
                 format!("a last checkpoint of step {step} could not be written: {error}")
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use everburn_record::{RankStep, StepCost};
-
-    use super::*;
-    use crate::metrics::rank_times::PastStep;
-
-    #[test]
-    fn a_rank_that_came_back_counts_times_and_losses_from_where_its_steps_are_counted_from() {
-        let past = |step| {
-            Some(PastStep {
-                step,
-                times: RankStep::default(),
-            })
-        };
-        let given = Standing {
-            outcome: LoopOutcome {
-                resumed_after: Some((1, 20)),
-                losses: Some([2.5, 0.5]),
-                said_to_diverge: true,
-                earlier: Duration::from_secs(100),
-                samples: 640,
-                cost: StepCost {
-                    seconds: 60.0,
-                    ..StepCost::default()
-                },
-                past: past(20),
-                ..LoopOutcome::default()
-            },
-            ..Standing::default()
-        };
-        let given = serde_json::to_vec(&given).unwrap();
-        let given: Standing = serde_json::from_slice(&given).unwrap();
-        let mut outcome = LoopOutcome {
-            past: past(15),
-            ..LoopOutcome::default()
-        };
-        given.hand_over(&mut outcome, Duration::from_secs(2));
-        assert_eq!(outcome.resumed_after, Some((1, 20)));
-        assert_eq!(outcome.losses, Some([2.5, 0.5]));
-        assert!(outcome.said_to_diverge, "the warning comes once");
-        assert_eq!(outcome.samples, 640);
-        assert_eq!(outcome.earlier, Duration::from_secs(98));
-        assert_eq!(outcome.cost.seconds, 60.0);
-        assert_eq!(outcome.past, past(15), "its own, not the other rank's");
     }
 }

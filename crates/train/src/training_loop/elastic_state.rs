@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use everburn_distributed::Buffers;
 
-use super::interrupted_round::InterruptedRound;
+use super::interrupted_round::{FailedGroup, InterruptedRound};
 use super::lateness::Lateness;
 use super::records::Recent;
 use crate::model::erased::AnyModel;
@@ -15,6 +15,12 @@ pub(super) struct ElasticState {
     pub(super) snapshot: Option<(AnyModel, Buffers)>,
     /// Local steps of this rank that a failure has kept from the outer step.
     pub(super) interrupted_round: Option<InterruptedRound>,
+    /// Whether a rank of the present group has such a round: the first outer step then comes at once.
+    pub(super) resumes_round: bool,
+    /// Whether the ranks of the present group know that they exchange tensors through host memory.
+    pub(super) is_host_only: bool,
+    /// The failure of the present group, while this rank makes steps by itself.
+    pub(super) failed_group: FailedGroup,
     /// What the newest step and epoch had to record.
     pub(super) recent: Recent,
     /// Whether this rank has been in a group before.
@@ -34,6 +40,9 @@ impl ElasticState {
         Self {
             snapshot: None,
             interrupted_round: None,
+            resumes_round: false,
+            is_host_only: false,
+            failed_group: FailedGroup::default(),
             recent: Recent::default(),
             entered: false,
             futile: 0,

@@ -2,16 +2,45 @@
 
 use std::time::{Duration, Instant};
 
+use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::Buffers;
 
 use super::RankLoop;
+use super::local_steps::LocalSteps;
 use super::round_stats::Round;
+use crate::elastic::elasticity::Elasticity;
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
 
-/// How long ranks continue with a round after another rank was lost. Most processes that take the place of one that was
+/// How long ranks continue with a round after their group has failed. Most processes that take the place of one that was
 /// lost are there by then.
 const AFTER_A_LOSS: Duration = Duration::from_secs(10);
+
+/// How many times as many steps as another a round may have whose ranks have lost each other: those of a round, and as many
+/// in wait for the process that takes the place of the lost rank.
+pub(super) const LONGEST: usize = 2;
+
+/// How long a rank has made steps since the failure of its group.
+#[derive(Debug, Default)]
+pub(super) struct FailedGroup {
+    /// When this rank first saw the failure.
+    seen: Option<Instant>,
+}
+
+impl FailedGroup {
+    /// Whether a rank of `group` ends its round early at `now`, because the group has failed. In an elastic job it first waits
+    /// for somebody who joins the next group, and learns meanwhile: the process that takes the place of the lost rank, so
+    /// that all meet once for the loss and the return, or a rank that makes no more steps.
+    fn ends_round(&mut self, group: &ProcessGroup, elasticity: &Elasticity, now: Instant) -> bool {
+        if group.failure().is_none() {
+            self.seen = None;
+            return false;
+        }
+        let seen = *self.seen.get_or_insert(now);
+        let is_over = now.duration_since(seen) >= AFTER_A_LOSS;
+        !elasticity.is_elastic() || is_over || elasticity.somebody_waits()
+    }
+}
 
 /// A round that was under way when the ranks lost each other: what this rank has made of the parameters from
 /// which all had begun.
@@ -40,29 +69,22 @@ impl RankLoop {
         Ok(error)
     }
 
-    /// Whether this rank ends its round early, because its group has failed. In an elastic job it first waits for somebody
-    /// who joins the next group, and learns meanwhile: the process that takes the place of the lost rank, so that all meet
-    /// once for the loss and the return, or a rank that has come to the end of its round. `failed_at` is when it first saw
-    /// the failure.
-    pub(super) fn leaves_round(&self, failed_at: &mut Option<Instant>) -> bool {
-        let elasticity = &self.setup.elasticity;
-        if self.setup.group.failure().is_none() {
-            // Rank 0's vote at the end of the round is what it has found by then.
-            if self.is_first() {
-                elasticity.somebody_waits();
-            }
-            return false;
+    /// Whether this rank ends its round early, because its group has failed ([`FailedGroup::ends_round`]).
+    pub(super) fn leaves_round(&mut self) -> bool {
+        let (group, elasticity) = (&self.setup.group, &self.setup.elasticity);
+        let failed = &mut self.elastic.failed_group;
+        if failed.ends_round(group, elasticity, Instant::now()) {
+            return true;
         }
-        let failed_at = failed_at.get_or_insert_with(Instant::now);
-        let is_over = failed_at.elapsed() >= AFTER_A_LOSS;
-        !elasticity.is_elastic() || is_over || elasticity.somebody_waits()
+        // Rank 0's vote at the end of the round is what it has found by then.
+        if group.failure().is_none() && group.rank() == 0 {
+            elasticity.somebody_waits();
+        }
+        false
     }
 
-    /// Whether a rank has set a round aside: the next outer step then comes at once. All ranks ask.
+    /// Whether a rank has set a round aside. All ranks ask.
     pub(super) fn any_round_interrupted(&self) -> Result<bool, TrainError> {
-        if !self.setup.elasticity.rolls_back() {
-            return Ok(false);
-        }
         let own = i64::from(self.elastic.interrupted_round.is_some());
         let all = self.setup.group.all_gather(vec![own]).wait()?;
         Ok(all.iter().any(|begun| begun[0] > 0))
@@ -80,5 +102,125 @@ impl RankLoop {
         *round = interrupted_round.round;
         let model = self.outer().write(model, &interrupted_round.parameters);
         Ok(interrupted_round.buffers.write(model))
+    }
+}
+
+impl LocalSteps<'_> {
+    /// Continues, with up to `more` steps, with a round that `error` has kept the ranks from ending together, until they meet
+    /// again. An outer step weighs ranks by their samples, so not all need as many steps, and the steps count in it.
+    pub(super) fn extend(
+        &mut self,
+        ranks: &mut RankLoop,
+        model: AnyModel,
+        round: &mut Round,
+        more: usize,
+        error: &TrainError,
+    ) -> Result<AnyModel, TrainError> {
+        // Nobody is restarted for a rank that only comes late, and the others have waited for it.
+        let is_loss = ranks.setup.elasticity.next_after(error).is_some() && !error.is_timeout();
+        if more == 0 || !is_loss {
+            return Ok(model);
+        }
+        // Ranks that have not noticed the loss would wait for this one.
+        error.abort(&ranks.setup.group);
+        match ranks.leaves_round() {
+            true => Ok(model),
+            false => ranks.steps_alone(model, &self.inner, &mut self.shares, round, more),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use everburn_collectives::group::GroupOptions;
+
+    use super::*;
+    use crate::elastic::regroup::Regroup;
+
+    /// An elastic job to whose next group somebody has come, or not.
+    #[derive(Default)]
+    struct NextGroup {
+        somebody_waits: AtomicBool,
+    }
+
+    impl Regroup for NextGroup {
+        fn group(&self) -> ProcessGroup {
+            ProcessGroup::alone(GroupOptions::default())
+        }
+
+        fn regroup(&self, _: usize, _: &TrainError) -> Result<ProcessGroup, TrainError> {
+            Ok(self.group())
+        }
+
+        fn somebody_waits(&self) -> bool {
+            self.somebody_waits.load(Ordering::Relaxed)
+        }
+
+        fn members(&self) -> Vec<usize> {
+            vec![0]
+        }
+    }
+
+    fn elastic_job() -> (Arc<NextGroup>, Elasticity) {
+        let next = Arc::new(NextGroup::default());
+        (next.clone(), Elasticity::by(next))
+    }
+
+    fn works() -> Vec<ProcessGroup> {
+        ProcessGroup::over_threads(2, GroupOptions::default())
+    }
+
+    fn has_failed() -> Vec<ProcessGroup> {
+        let groups = works();
+        groups[0].abort("rank 1 was killed");
+        groups
+    }
+
+    #[test]
+    fn a_rank_of_a_group_that_works_ends_its_round_whoever_waits() {
+        let (next, elastic) = elastic_job();
+        next.somebody_waits.store(true, Ordering::Relaxed);
+        let (groups, fixed) = (works(), Elasticity::default());
+        let mut failed = FailedGroup::default();
+        assert!(!failed.ends_round(&groups[0], &elastic, Instant::now()));
+        assert!(!failed.ends_round(&groups[0], &fixed, Instant::now()));
+    }
+
+    #[test]
+    fn a_rank_of_a_fixed_group_that_has_failed_leaves_its_round_at_once() {
+        let (groups, fixed) = (has_failed(), Elasticity::default());
+        let mut failed = FailedGroup::default();
+        assert!(failed.ends_round(&groups[0], &fixed, Instant::now()));
+    }
+
+    #[test]
+    fn a_rank_of_an_elastic_job_continues_after_a_loss_until_somebody_waits() {
+        let (next, elastic) = elastic_job();
+        let groups = has_failed();
+        let mut failed = FailedGroup::default();
+        let lost_at = Instant::now();
+        let mut ends_after = |seconds| {
+            let now = lost_at + Duration::from_secs(seconds);
+            failed.ends_round(&groups[0], &elastic, now)
+        };
+        assert_eq!([0, 1, 9].map(&mut ends_after), [false; 3]);
+        next.somebody_waits.store(true, Ordering::Relaxed);
+        assert!(ends_after(9));
+    }
+
+    #[test]
+    fn a_rank_waits_for_nobody_longer_than_its_time_which_begins_anew_in_each_group() {
+        let (_, elastic) = elastic_job();
+        let (lost, works) = (has_failed(), works());
+        let mut failed = FailedGroup::default();
+        let lost_at = Instant::now();
+        let later = lost_at + AFTER_A_LOSS;
+        assert!(!failed.ends_round(&lost[0], &elastic, lost_at));
+        assert!(failed.ends_round(&lost[0], &elastic, later));
+        assert!(!failed.ends_round(&works[0], &elastic, later));
+        assert!(!failed.ends_round(&lost[0], &elastic, later));
     }
 }

@@ -3,8 +3,8 @@
 //! Each rank takes up to this many steps on its own shares, in a *round*; then all take an outer step together. What may
 //! fail of others comes at the end of a round. Until an outer step counts, all that a round has changed is the model in
 //! hand, the optimizer and the running statistics: survivors of a failure set the round aside, and take the outer step
-//! in the next group, with those who are left. They continue with the round until the process that takes the place of
-//! the lost rank is there, so that all meet once.
+//! in the next group, with those who are left. They continue with the round, for up to as many steps again, until the
+//! process that takes the place of the lost rank is there, so that all meet once.
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use everburn_record::{RankStep, StepCost};
 
 use super::RankLoop;
 use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
+use super::interrupted_round::LONGEST;
 use super::round_stats::{PendingStats, Round, RoundStats};
 use super::streaming::Stream;
 use crate::device::memory::PeakMemory;
@@ -36,11 +37,9 @@ pub(super) struct LocalSteps<'a> {
     pub(super) every: usize,
     /// Gradients stay here; what is done with them is what others do who exchange them.
     pub(super) inner: Ddp,
-    shares: EpochBatches<'a, AnyItem, AnyBatch>,
+    pub(super) shares: EpochBatches<'a, AnyItem, AnyBatch>,
     /// This rank's times of the previous outer step.
     pub(super) last_outer_step: RankStep,
-    /// No round was made in this epoch since the ranks met.
-    begins: bool,
     /// Where fragments are exchanged in turn, while the next round is made.
     pub(super) stream: Option<Stream>,
 }
@@ -84,7 +83,6 @@ impl<'a> LocalSteps<'a> {
             inner,
             shares: loader.epoch(epoch).behind(ranks.outcome.batches),
             last_outer_step: RankStep::default(),
-            begins: true,
             stream: match fragments {
                 Some(_) => Some(Stream::start(&ranks.setup.group)?),
                 None => None,
@@ -93,17 +91,21 @@ impl<'a> LocalSteps<'a> {
         Ok((this, model))
     }
 
-    /// Makes all ranks equal after a round, and counts it.
+    /// Makes all ranks equal after a round, and counts it. If they lose each other, the round has up to `more` further steps.
     pub(super) fn join(
         &mut self,
         ranks: &mut RankLoop,
         model: AnyModel,
-        round: Round,
+        mut round: Round,
         planned: usize,
+        more: usize,
     ) -> Result<(AnyModel, SyncedSteps), TrainError> {
         let (joined, step) = match ranks.join(&model, &round, planned, self.epoch) {
             Ok(joined) => joined,
-            Err(error) => return Err(ranks.interrupt(&model, round, error)?),
+            Err(error) => {
+                let model = self.extend(ranks, model, &mut round, more, &error)?;
+                return Err(ranks.interrupt(&model, round, error)?);
+            }
         };
         let model = match step {
             Some(step) => ranks.outer_mut().commit(model, step)?,
@@ -121,16 +123,21 @@ impl Engine for LocalSteps<'_> {
     }
 
     fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<EngineStep, TrainError> {
-        let goes_on = std::mem::take(&mut self.begins) && ranks.any_round_interrupted()?;
+        // Of the first round in a group.
+        let goes_on = std::mem::take(&mut ranks.elastic.resumes_round);
         let before = ranks.outcome.step + self.stream.as_ref().map_or(0, Stream::steps);
         let limit = ranks.setup.config.steps.unwrap_or(usize::MAX);
         let left = self.shares.len();
-        let most = match (goes_on, &self.stream) {
-            // Also the round before it, whose exchange was under way.
-            (true, Some(_)) => 2 * self.every,
-            _ => self.every,
+        let longest = self
+            .every
+            .saturating_mul(LONGEST)
+            .min(left)
+            .min(limit - before);
+        let planned = match goes_on {
+            // Also what ranks have made in wait for others, or the round before it, whose exchange was under way.
+            true => longest,
+            false => self.every.min(longest),
         };
-        let planned = most.min(left).min(limit - before);
         let mut round = Round::begin(before + 1, std::mem::take(&mut self.last_outer_step));
         let model = match goes_on {
             true => ranks.resume_round(model, &mut round)?,
@@ -141,7 +148,12 @@ impl Engine for LocalSteps<'_> {
         if self.stream.is_some() && !goes_on {
             return self.stream_round(ranks, model, round, planned);
         }
-        let (model, synced) = self.join(ranks, model, round, planned)?;
+        let more = match goes_on {
+            // Where it was set aside, the batches of its steps are not read by this engine.
+            true => 0,
+            false => longest.saturating_sub(round.made()),
+        };
+        let (model, synced) = self.join(ranks, model, round, planned, more)?;
         if self.shares.len() + synced.range.clone().count() != left {
             // Others have come further, or this rank has read them before.
             let epoch = self.loader.epoch(self.epoch);
@@ -155,9 +167,9 @@ impl Engine for LocalSteps<'_> {
 }
 
 impl RankLoop {
-    /// Takes steps with this rank's shares only: `planned`, or fewer where this rank is to stop, the others
+    /// Takes further steps of a round with this rank's shares only: `planned`, or fewer where this rank is to stop, the others
     /// have given up, it is much slower than they are, or what it computes is not a number any more.
-    fn steps_alone(
+    pub(super) fn steps_alone(
         &mut self,
         mut model: AnyModel,
         inner: &Ddp,
@@ -169,12 +181,11 @@ impl RankLoop {
         memory.restart();
         // It counts at the outer step, with all that the others have made.
         let mut scheduler = self.setup.state.scheduler.clone();
-        for _ in self.outcome.step + 1..round.first() {
+        for _ in self.outcome.step + 1..round.first() + round.made() {
             scheduler.step();
         }
         let stops_at_once = !self.streams();
-        let patience = self.patience(planned);
-        let mut failed_at = None;
+        let patience = self.patience(round.made() + planned);
         for _ in 0..planned {
             let start = Instant::now();
             let Some(share) = shares.next() else { break };
@@ -211,7 +222,7 @@ impl RankLoop {
             memory.restart();
             let is_late = patience.is_some_and(|patience| round.elapsed() > patience);
             let stops = stops_at_once && self.stop_wanted();
-            if is_broken || is_late || stops || self.leaves_round(&mut failed_at) {
+            if is_broken || is_late || stops || self.leaves_round() {
                 break;
             }
         }

@@ -68,7 +68,7 @@ impl LocalSteps<'_> {
         };
         let votes = before.as_ref().map_or_else(Votes::default, |it| it.votes);
         if self.must_be_equal(ranks, votes, &round, planned) {
-            return match self.join(ranks, model, round, planned) {
+            return match self.join(ranks, model, round, planned, 0) {
                 Ok((model, synced)) => {
                     let synced = Some(match before {
                         Some(before) => before.followed_by(synced),

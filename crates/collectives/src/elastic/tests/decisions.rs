@@ -93,3 +93,29 @@ fn who_joined_and_ended_is_not_there() {
     let slots = vec![joined(0, 1, 0), joined(1, 1, 1)];
     assert_eq!(verdict(slots, None), (true, true, vec![0]));
 }
+
+#[test]
+fn processes_that_have_joined_are_complete_once_no_other_is_on_its_way() {
+    let group = Generation {
+        lost: vec![member(2, 1), member(3, 1)],
+        ..group_of(&[(0, 1), (1, 1)])
+    };
+    let pending = |slots: [Slot; 4]| {
+        let slots = slots.to_vec();
+        RoundView { slots }.pending(&group)
+    };
+    let stays = || absent(1, 0);
+    assert_eq!(pending([stays(), stays(), stays(), absent(2, 1)]), None);
+    let ended = joined(3, 2, 2);
+    assert_eq!(pending([stays(), stays(), stays(), ended]), None);
+    // A lost process may be stopped, and its launcher dead.
+    let come = pending([stays(), stays(), absent(1, 0), joined(3, 2, 1)]);
+    assert_eq!(come, Some(PendingMembers::Complete));
+    let come = pending([stays(), stays(), absent(2, 1), joined(3, 2, 1)]);
+    assert_eq!(come, Some(PendingMembers::Incomplete));
+    let come = pending([stays(), stays(), joined(2, 2, 1), joined(3, 2, 1)]);
+    assert_eq!(come, Some(PendingMembers::Complete));
+    // A member waits.
+    let come = pending([joined(0, 1, 0), stays(), absent(2, 1), joined(3, 2, 1)]);
+    assert_eq!(come, Some(PendingMembers::Complete));
+}

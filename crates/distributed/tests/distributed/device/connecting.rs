@@ -1,7 +1,7 @@
 //! How ranks come to their communicator, again after each change of the group.
 
 use burn::prelude::*;
-use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Abilities, Connector, Ddp, DdpConfig, GradientBackend, NcclWait};
 use everburn_distributed_fake::on_cluster;
 use everburn_nccl_fake::Fault;
@@ -95,4 +95,26 @@ fn one_rank_measures_nccl_where_it_is_asked_for() {
         let (ddp, _) = Ddp::new(model(&device), rank.group.clone(), DdpConfig::default()).unwrap();
         assert!(!ddp.synchronizes_gradients());
     });
+}
+
+#[test]
+fn ranks_of_which_each_goes_through_host_memory_exchange_nothing() {
+    let group = ProcessGroup::alone(GroupOptions::default());
+    let on_gpu = || Abilities {
+        device: "cuda:0".to_string(),
+        ..Abilities::default()
+    };
+    let on_cpu = Connector::new(GradientBackend::Auto, Abilities::default());
+    assert_eq!(on_cpu.host_only(), Some(GradientBackend::Auto));
+    assert!(on_cpu.connect_by_host(&group).unwrap().is_none());
+    assert_eq!(on_cpu.choice(), None);
+    let by_host = Connector::new(GradientBackend::Host, on_gpu());
+    assert_eq!(by_host.host_only(), Some(GradientBackend::Host));
+    assert!(by_host.connect_by_host(&group).unwrap().is_none());
+    assert_eq!(by_host.choice().unwrap().to_string(), "host (as requested)");
+    for wanted in [GradientBackend::Auto, GradientBackend::Nccl] {
+        let connector = Connector::new(wanted, on_gpu());
+        assert_eq!(connector.host_only(), None);
+        assert!(connector.connect_by_host(&group).is_err());
+    }
 }

@@ -1,7 +1,7 @@
 //! The state of an elastic job on one machine: its ranks over all their processes, and their restarts.
 
 use std::fs::File;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use everburn_record::ranks;
 
@@ -15,6 +15,10 @@ use crate::supervisor::story::Story;
 /// The exit code for wrong arguments. A restarted rank would fail again.
 pub(super) const EXIT_USAGE: i32 = 2;
 
+/// A process that has run for this long, longer than the longest pause before its start, did not end by what had ended
+/// the one before it.
+const HAS_RUN_WELL: Duration = Duration::from_secs(60);
+
 /// The next action for a rank that is not running.
 pub(super) enum Next {
     /// Nothing: it runs, or it stays away.
@@ -25,6 +29,31 @@ pub(super) enum Next {
     Pause(Instant),
 }
 
+/// The failures in a row of a rank.
+#[derive(Default)]
+pub(super) struct FailuresInARow {
+    count: usize,
+    /// When the current process was started.
+    begun: Option<Instant>,
+}
+
+impl FailuresInARow {
+    /// A process was started.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.begun = Some(now);
+    }
+
+    /// Counts the failure of the current process: how many are in a row with it.
+    fn count(&mut self, now: Instant) -> usize {
+        let ran = self.begun.map(|begun| now.duration_since(begun));
+        if ran.is_some_and(|ran| ran >= HAS_RUN_WELL) {
+            self.count = 0;
+        }
+        self.count += 1;
+        self.count
+    }
+}
+
 /// A rank of this machine, over all its processes.
 pub(super) struct RankSlot {
     /// Its number over all machines.
@@ -33,6 +62,7 @@ pub(super) struct RankSlot {
     pub(super) log: Option<File>,
     pub(super) incarnation: u64,
     pub(super) restarts: usize,
+    pub(super) failures: FailuresInARow,
     pub(super) next: Next,
     /// It will not be started again.
     pub(super) away: bool,
@@ -66,6 +96,7 @@ impl Elastic {
                 log: Some(log),
                 incarnation: 0,
                 restarts: 0,
+                failures: FailuresInARow::default(),
                 next: Next::Number,
                 away: false,
                 expelled: None,
@@ -199,8 +230,9 @@ impl Elastic {
             return Err(Box::new(ended));
         }
         slot.restarts += 1;
-        let after = self.limits.pause_before(slot.restarts);
-        slot.next = Next::Pause(Instant::now() + after);
+        let now = Instant::now();
+        let after = self.limits.pause_before(slot.failures.count(now));
+        slot.next = Next::Pause(now + after);
         self.story.restarts.push(Restart {
             ended,
             incarnation: slot.incarnation,
@@ -227,11 +259,25 @@ fn missing_in(message: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use everburn_collectives::elastic::{ElasticError, MissingSlot, SlotState};
 
     use super::*;
+
+    #[test]
+    fn the_first_restart_is_immediate_and_so_is_that_after_a_process_that_has_run_well() {
+        let limits = ElasticLaunch::new(1, 2);
+        let mut failures = FailuresInARow::default();
+        let mut now = Instant::now();
+        let ran = [600, 5, 5, 5, 60, 59].map(Duration::from_secs);
+        let pauses = ran.map(|ran| {
+            failures.begin(now);
+            now += ran;
+            let pause = limits.pause_before(failures.count(now));
+            now += pause;
+            pause.as_secs()
+        });
+        assert_eq!(pauses, [0, 1, 2, 4, 0, 1]);
+    }
 
     #[test]
     fn the_slots_that_a_rank_waited_for_are_found_in_its_error() {

@@ -36,15 +36,16 @@ fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
     (launcher, Arc::new(store))
 }
 
-/// Machine 1 of two, whose rank has ended and is to be started again in an hour, and the store that the test hosts.
+/// Machine 1 of two, whose rank has ended twice and is to be started again later, and the store that the test hosts.
 fn machine_1_that_waits(folder: &Path) -> (LauncherProcess, TcpStoreServer, Arc<TcpStore>) {
     let (server, port) = hosted_store();
     let given = (TOKEN, 3_600_000);
     let launcher = LauncherProcess::start_one_of_two_machines(folder, 1, port, given, "exit 3");
     let store = connect_to(port).unwrap();
-    store
-        .wait_within(&["everburn/elastic/slot/1/ended"], DEADLINE)
-        .unwrap();
+    wait_until("the end of its second process", || {
+        let ended = store.get("everburn/elastic/slot/1/ended");
+        ended.is_ok_and(|process| process == b"2")
+    });
     (launcher, server, Arc::new(store))
 }
 

@@ -93,7 +93,8 @@ impl LauncherProcess {
         Self::start_with(when, folder, 2, "", "exec sleep 600")
     }
 
-    /// The same for an elastic job of at least `min` ranks, which are restarted after `backoff_ms`.
+    /// The same for an elastic job of at least `min` ranks, which are restarted after
+    /// `backoff_ms` from their second failure in a row.
     pub fn start_elastic(
         folder: &Path,
         (min, ranks): (usize, usize),
@@ -121,7 +122,7 @@ impl LauncherProcess {
     }
 
     /// The same for a machine of an elastic job of two machines with one shell each, of which one is enough, and which is
-    /// restarted after `backoff_ms`.
+    /// restarted after `backoff_ms` from its second failure in a row.
     pub fn start_one_of_two_machines(
         folder: &Path,
         node_rank: usize,

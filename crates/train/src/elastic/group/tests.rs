@@ -106,3 +106,22 @@ fn a_store_out_of_reach_keeps_away_for_good_only_who_has_been_a_member() {
     let over = TrainError::from_first_contact(ElasticError::Finished);
     assert!(matches!(over, TrainError::JobFinished), "{over:?}");
 }
+
+#[test]
+fn one_that_waits_is_found_when_those_who_come_soon_are_there_or_after_a_while() {
+    let look = Look::default();
+    let start = Instant::now();
+    let found = |pending, seconds| {
+        look.note(pending, start + Duration::from_secs(seconds));
+        look.found.load(Ordering::Relaxed)
+    };
+    let (incomplete, complete) = (PendingMembers::Incomplete, PendingMembers::Complete);
+    assert!(!found(None, 0));
+    assert!(!found(Some(incomplete), 1));
+    assert!(found(Some(complete), 2));
+    // Another one comes, and with it others that are never there.
+    assert!(!found(Some(incomplete), 10));
+    assert!(!found(Some(incomplete), 14));
+    assert!(found(Some(incomplete), 15));
+    assert!(!found(None, 16));
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use everburn_distributed::OuterCompression;
 use everburn_train::{TrainingConfig, TrainingReport};
 
-use super::{Job, failed, folder, lost_and_back};
+use super::{Job, LONG, failed, folder, images, lost_and_back, sound};
 use crate::harness::config::changed;
 use crate::harness::run::step_lines;
 
@@ -77,4 +77,55 @@ fn a_rank_that_comes_back_joins_at_the_next_outer_step() {
     let reports = lost_and_back(2, config(OuterCompression::Int8), &folder);
     alike(&reports.each_ref(), 3);
     samples_of_all_steps(folder.path());
+}
+
+#[test]
+fn ranks_that_have_ended_their_round_after_a_loss_make_steps_until_the_lost_one_is_back() {
+    // Epochs of five steps, in each of which a rank reads three or four samples.
+    let config = changed(config(OuterCompression::None), |config| {
+        config.batch_size = 10;
+    });
+    let folder = folder();
+    let job = Job::new(&folder, (2, 3), config);
+    let reports = std::thread::scope(|scope| {
+        let job = &job;
+        let others = [0, 1].map(|slot| {
+            let store = job.store.clone();
+            let waits = move |read: usize| match read {
+                1 => store.set(&format!("test/begun/{slot}"), b"1").unwrap(),
+                // In the third step, after a round of two.
+                9 => {
+                    store.set(&format!("test/late/{slot}"), b"1").unwrap();
+                    let joined = "everburn/elastic/2/joined/2";
+                    store.wait_within(&[joined], LONG).unwrap();
+                }
+                _ => {}
+            };
+            scope.spawn(move || job.rank(slot, &images(usize::MAX, waits)).unwrap())
+        });
+        let lost = scope.spawn(move || {
+            let store = job.store.clone();
+            let waits = move |_: usize| {
+                let begun = ["test/begun/0", "test/begun/1"];
+                store.wait_within(&begun, LONG).unwrap();
+            };
+            assert!(failed(&job.rank(2, &images(1, waits))).contains("the disk is broken"));
+            let late = ["test/late/0", "test/late/1"];
+            job.store.wait_within(&late, LONG).unwrap();
+            job.rank(2, &sound()).unwrap()
+        });
+        let [first, second] = others.map(|rank| rank.join().unwrap());
+        [first, second, lost.join().unwrap()]
+    });
+    for report in &reports {
+        assert_eq!((report.world_size, report.steps), (3, 15));
+        assert_eq!(report.test_loss, reports[0].test_loss);
+    }
+    let numbers = step_lines(folder.path())
+        .iter()
+        .map(|line| line.step)
+        .collect::<Vec<_>>();
+    assert_eq!(numbers, (1..=15).collect::<Vec<_>>());
+    // They have met once for the loss and the return.
+    assert!(!job.store.check(&["everburn/elastic/3/closed"]).unwrap());
 }

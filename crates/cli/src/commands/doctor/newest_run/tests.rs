@@ -212,10 +212,7 @@ fn a_run_that_continues_without_a_rank_says_why_that_is_out_and_whether_for_good
         rank: Some(1),
         ..Event::new(kind, text)
     };
-    let again = event(
-        EventKind::Restart,
-        "rank 1 was killed; restart 1 of 3 in 1.0 s",
-    );
+    let again = event(EventKind::Restart, "rank 1 was killed; restart 1 of 3 now");
     write_events(&run, &[again]);
     let line = write(&[0, 2], 100);
     assert!(line.starts_with("ok    newest run"), "{line}");
