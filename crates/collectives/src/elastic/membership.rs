@@ -221,13 +221,22 @@ impl Membership {
         Ok(self.pending_members()?.is_some())
     }
 
-    /// The same, with whether others are to be expected soon; `None` if no process has joined the next round.
+    /// The same, with whether others are to be expected soon; `None` if no process has joined the next round. In a job that was
+    /// given up nobody else is expected: its members end with the reason once they join.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
     pub fn pending_members(&self) -> Result<Option<PendingMembers>, StoreError> {
         let next = self.generation + 1;
-        if self.generation == 0 || !self.store.check(&[&keys::waiting(next)])? {
+        if self.generation == 0 {
+            return Ok(None);
+        }
+        let wanted = [keys::waiting(next), keys::given_up()];
+        let found = entry::values(&*self.store, &wanted)?;
+        if found[1].is_some() {
+            return Ok(Some(PendingMembers::Complete));
+        }
+        if found[0].is_none() {
             return Ok(None);
         }
         let Some((newest, _)) = self.newest()? else {

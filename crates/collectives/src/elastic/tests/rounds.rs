@@ -190,9 +190,14 @@ fn who_joins_a_finished_job_is_told_so() {
 #[test]
 fn who_joins_a_job_that_was_given_up_is_told_why() {
     let job = Job::of(1, 2);
+    let mut member = job.process(0, 1, impatient);
+    member.join(0).unwrap();
+    assert!(!member.has_pending_members().unwrap());
     job.coordinator
         .give_up("slot 1 has no restarts left")
         .unwrap();
+    // Nobody comes for whom it could wait.
+    assert!(member.has_pending_members().unwrap());
     let error = job.start(0).join(0).unwrap_err();
     error
         .to_string()
