@@ -30,15 +30,22 @@ pub(super) struct FailedGroup {
 impl FailedGroup {
     /// Whether a rank of `group` ends its round early at `now`, because the group has failed. In an elastic job it first waits
     /// for somebody who joins the next group, and learns meanwhile: the process that takes the place of the lost rank, so
-    /// that all meet once for the loss and the return, or a rank that makes no more steps.
-    fn ends_round(&mut self, group: &ProcessGroup, elasticity: &Elasticity, now: Instant) -> bool {
+    /// that all meet once for the loss and the return, or a rank that makes no more steps. One that `stops` on request waits
+    /// for nobody.
+    fn ends_round(
+        &mut self,
+        group: &ProcessGroup,
+        elasticity: &Elasticity,
+        stops: bool,
+        now: Instant,
+    ) -> bool {
         if group.failure().is_none() {
             self.seen = None;
             return false;
         }
         let seen = *self.seen.get_or_insert(now);
         let is_over = now.duration_since(seen) >= AFTER_A_LOSS;
-        !elasticity.is_elastic() || is_over || elasticity.somebody_waits()
+        !elasticity.is_elastic() || stops || is_over || elasticity.somebody_waits()
     }
 }
 
@@ -71,9 +78,10 @@ impl RankLoop {
 
     /// Whether this rank ends its round early, because its group has failed ([`FailedGroup::ends_round`]).
     pub(super) fn leaves_round(&mut self) -> bool {
+        let stops = self.stop_wanted();
         let (group, elasticity) = (&self.setup.group, &self.setup.elasticity);
         let failed = &mut self.elastic.failed_group;
-        if failed.ends_round(group, elasticity, Instant::now()) {
+        if failed.ends_round(group, elasticity, stops, Instant::now()) {
             return true;
         }
         // Rank 0's vote at the end of the round is what it has found by then.
@@ -185,15 +193,15 @@ mod tests {
         next.somebody_waits.store(true, Ordering::Relaxed);
         let (groups, fixed) = (works(), Elasticity::default());
         let mut failed = FailedGroup::default();
-        assert!(!failed.ends_round(&groups[0], &elastic, Instant::now()));
-        assert!(!failed.ends_round(&groups[0], &fixed, Instant::now()));
+        assert!(!failed.ends_round(&groups[0], &elastic, false, Instant::now()));
+        assert!(!failed.ends_round(&groups[0], &fixed, false, Instant::now()));
     }
 
     #[test]
     fn a_rank_of_a_fixed_group_that_has_failed_leaves_its_round_at_once() {
         let (groups, fixed) = (has_failed(), Elasticity::default());
         let mut failed = FailedGroup::default();
-        assert!(failed.ends_round(&groups[0], &fixed, Instant::now()));
+        assert!(failed.ends_round(&groups[0], &fixed, false, Instant::now()));
     }
 
     #[test]
@@ -204,11 +212,21 @@ mod tests {
         let lost_at = Instant::now();
         let mut ends_after = |seconds| {
             let now = lost_at + Duration::from_secs(seconds);
-            failed.ends_round(&groups[0], &elastic, now)
+            failed.ends_round(&groups[0], &elastic, false, now)
         };
         assert_eq!([0, 1, 9].map(&mut ends_after), [false; 3]);
         next.somebody_waits.store(true, Ordering::Relaxed);
         assert!(ends_after(9));
+    }
+
+    #[test]
+    fn a_rank_that_is_to_stop_makes_no_further_steps_after_a_loss() {
+        let (_, elastic) = elastic_job();
+        let now = Instant::now();
+        let mut failed = FailedGroup::default();
+        assert!(failed.ends_round(&has_failed()[0], &elastic, true, now));
+        // With the others, while the group works.
+        assert!(!failed.ends_round(&works()[0], &elastic, true, now));
     }
 
     #[test]
@@ -218,9 +236,9 @@ mod tests {
         let mut failed = FailedGroup::default();
         let lost_at = Instant::now();
         let later = lost_at + AFTER_A_LOSS;
-        assert!(!failed.ends_round(&lost[0], &elastic, lost_at));
-        assert!(failed.ends_round(&lost[0], &elastic, later));
-        assert!(!failed.ends_round(&works[0], &elastic, later));
-        assert!(!failed.ends_round(&lost[0], &elastic, later));
+        assert!(!failed.ends_round(&lost[0], &elastic, false, lost_at));
+        assert!(failed.ends_round(&lost[0], &elastic, false, later));
+        assert!(!failed.ends_round(&works[0], &elastic, false, later));
+        assert!(!failed.ends_round(&lost[0], &elastic, false, later));
     }
 }
