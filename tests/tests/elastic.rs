@@ -16,7 +16,7 @@ fn train(folder: &Path, name: &str, flags: &[&str]) -> Everburn {
     let steps = STEPS.to_string();
     Everburn::line(folder, "train mnist-bn --data synthetic")
         .words("--train-samples 200 --test-samples 20")
-        // Fifteen steps an epoch: all of them have an epoch's end in the middle.
+        // Fifteen steps per epoch: each training has the end of an epoch in its middle.
         .args(["--batch-size", "12", "--epochs", "9", "--steps", &steps])
         .args([
             "--virtual-ranks",

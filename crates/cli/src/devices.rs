@@ -186,10 +186,7 @@ pub fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> Option<
     let name = name_of_rank(names, local_rank);
     let sharing = (0..ranks.max(1)).filter(|rank| name_of_rank(names, *rank) == name);
     let free = match name.parse().ok()? {
-        DeviceName::Flex | DeviceName::WebGpuCpu => {
-            let machine = everburn_record::proc::available_memory()?;
-            everburn_record::cgroup::memory_left().map_or(machine, |left| left.min(machine))
-        }
+        DeviceName::Flex | DeviceName::WebGpuCpu => host_memory()?,
         DeviceName::Cuda(index) => {
             let inventory = gpus().ok()?;
             let gpu = inventory.gpus.get(index)?;
@@ -198,6 +195,13 @@ pub fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> Option<
         other => describe_gpu(&other.open().ok()?)?.memory_bytes?,
     };
     Some(free / sharing.count().max(1) as u64)
+}
+
+/// How much memory of the machine this process may still use, in bytes: what is left, or less where the limits of its control
+/// groups leave less. `None` where the system does not report it.
+pub(crate) fn host_memory() -> Option<u64> {
+    let machine = everburn_record::proc::available_memory()?;
+    Some(everburn_record::cgroup::memory_left().map_or(machine, |left| left.min(machine)))
 }
 
 #[cfg(test)]

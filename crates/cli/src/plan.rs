@@ -69,14 +69,13 @@ pub(crate) fn automatic_stages(config: &RunConfig) -> Result<Vec<Range<usize>>, 
     cuts.map_err(|error| TrainError::Config(error.to_string()).into())
 }
 
-/// What a rank on the CPU may use: its part of the memory that the machine has left. What a GPU has left
-/// is not known here.
+/// How much memory a rank may count on if all are on the CPU. Stages on GPUs have no limit.
 fn memory_of_a_rank(config: &RunConfig) -> Option<u64> {
-    let on_host = |device: &String| device == "flex";
-    if !config.ranks.devices.iter().all(on_host) {
+    let devices = &config.ranks.devices;
+    if devices.iter().any(|device| device != "flex") {
         return None;
     }
-    Some(everburn_record::proc::available_memory()? / config.ranks.ranks.max(1) as u64)
+    devices::free_memory(devices, 0, config.ranks.ranks)
 }
 
 /// What a rank's step consists of.
@@ -139,4 +138,32 @@ fn limit_threads(config: &RunConfig) -> Result<(), CliError> {
     let usual = (cores / config.ranks.ranks).max(1);
     let threads = config.ranks.threads_per_rank.unwrap_or(usual);
     rank::use_threads(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn memory(line: &str) -> Option<u64> {
+        let words = ["everburn", "train"].into_iter().chain(line.split(' '));
+        let Command::Train(arguments) = Arguments::parse_from(words).command else {
+            panic!("{line}");
+        };
+        memory_of_a_rank(&RunConfig::resolve(&arguments, None).unwrap())
+    }
+
+    #[test]
+    fn ranks_on_the_host_share_what_the_limits_of_their_process_leave() {
+        assert_eq!(memory("mnist --gpus 2"), None);
+        let (Some(rank), Some(host)) = (memory("mnist --ranks 4"), devices::host_memory()) else {
+            assert!(!std::path::Path::new("/proc/meminfo").exists());
+            everburn_tests::skip("the memory of a stage", "there is no /proc/meminfo");
+            return;
+        };
+        // A quarter. Other processes take and give back memory meanwhile.
+        assert!(rank < host / 2, "{rank} {host}");
+    }
 }

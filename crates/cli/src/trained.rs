@@ -254,8 +254,8 @@ impl<'a> TrainedRank<'a> {
         let is_learnt = is_learnt_place(&before, &self.task.sections()?, !own.test.is_empty());
         if is_learnt {
             tracing::warn!(
-                "these data are where the training learned from, with files added, removed or changed since, so that samples \
-                 may be tested here that the training learned from"
+                "the training learned from this folder or file; since then files were added, removed or changed, or the settings \
+                 were, so that samples may be tested here that the training learned from"
             );
         }
         Ok(is_learnt)

@@ -157,7 +157,8 @@ pub trait Task: Sized + Send + Sync + 'static {
         String::new()
     }
 
-    /// What the model takes and what it yields, for `train --list`, as in `color images 32 x 32` and `10 classes`.
+    /// What the model takes and what it yields, for `train --list`, as in `color images 32 x 32` and `10 classes`. An empty
+    /// text is shown as `-`.
     fn input_and_output(&self) -> [String; 2] {
         [String::new(), String::new()]
     }

@@ -108,4 +108,10 @@ impl Task for Circles {
     fn summary(&self) -> String {
         "drawings of circles, without their noise".to_string()
     }
+
+    // What `train --list` shows of the model.
+    fn input_and_output(&self) -> [String; 2] {
+        let CirclesConfig { size, .. } = CirclesConfig::default();
+        [format!("noisy drawings {size} x {size}"), "drawings of that size".to_string()]
+    }
 }

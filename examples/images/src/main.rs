@@ -155,6 +155,12 @@ impl Task for ImageFolders {
         "images in a folder for each class".to_string()
     }
 
+    // What `train --list` shows of the model.
+    fn input_and_output(&self) -> [String; 2] {
+        let ImagesConfig { size, .. } = ImagesConfig::default();
+        [format!("color images {size} x {size}"), "classes of the data".to_string()]
+    }
+
     fn predictor(&self) -> Option<Predictor<Self>> {
         Some(Predictor::by_task())
     }

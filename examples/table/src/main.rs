@@ -108,6 +108,11 @@ impl Task for Houses {
         "the price of a house, from its area, rooms, age and distance".to_string()
     }
 
+    // What `train --list` shows of the model.
+    fn input_and_output(&self) -> [String; 2] {
+        ["columns of the table", "a price"].map(str::to_string)
+    }
+
     // Machines may have the table in other places; all else must be the same on all ranks.
     fn local_settings(&self) -> &'static [&'static str] {
         &["file"]

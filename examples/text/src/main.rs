@@ -109,4 +109,9 @@ impl Task for Texts {
     fn summary(&self) -> String {
         "the kind of a text, from its words".to_string()
     }
+
+    // What `train --list` shows of the model.
+    fn input_and_output(&self) -> [String; 2] {
+        ["a line of text", "classes of the data"].map(str::to_string)
+    }
 }

@@ -25,18 +25,19 @@ pub(super) fn parts_alike(
     is_own && counts(all) == counts(test) && test.for_training().fingerprint.test.is_empty()
 }
 
-/// Whether the data that the sections of `now` name are the folder, or the file, that a run with the sections of `before` has
-/// learnt from, or in it. Its files may have changed since. `has_test_files`: those of the run have a test set in files of its
-/// own, which is tested then.
+/// Whether the sections of `now` name the folder or file that a run with the sections of `before` has learnt from, or a folder
+/// in it: its `train`, where it has one. Files may have changed since. `has_test_files`: the run's data have a test set in
+/// files of its own, which is tested then.
 pub(super) fn is_learnt_place(before: &Table, now: &Table, has_test_files: bool) -> bool {
     let place = |sections: &Table| place_of_data(sections)?.canonicalize().ok();
     let (Some(learnt), Some(tested)) = (place(before), place(now)) else {
         return false;
     };
-    let train = learnt.join("train");
-    match train.is_dir() {
-        true => tested.starts_with(train),
-        false => tested == learnt && !has_test_files,
+    // Its `train` may be a link to another place.
+    let train = learnt.join("train").canonicalize().ok();
+    match train.filter(|train| train.is_dir()) {
+        Some(train) => tested.starts_with(train),
+        None => tested == learnt && !has_test_files,
     }
 }
 
@@ -142,6 +143,8 @@ mod tests {
         for name in ["parted/train/roses", "parted/test/roses", "whole/roses"] {
             std::fs::create_dir_all(path(name)).unwrap();
         }
+        std::fs::create_dir(path("linked")).unwrap();
+        std::os::unix::fs::symlink(path("parted/train"), path("linked/train")).unwrap();
         let sections = |section: &str, key: &str, name: &str| -> Table {
             let text = format!("[{section}]\n{key} = {:?}", path(name));
             text.parse().unwrap()
@@ -152,6 +155,9 @@ mod tests {
             ("parted", "parted/train", true),
             ("parted", "parted/test", false),
             ("parted", "parted", false),
+            ("linked", "linked/train", true),
+            ("linked", "parted/train/roses", true),
+            ("linked", "linked", false),
             ("whole", "whole", true),
             ("whole", "parted", false),
             ("gone", "gone", false),

@@ -90,7 +90,7 @@ impl Connector {
         is_host_only.then_some(self.wanted)
     }
 
-    /// As [`connect`](Self::connect), for ranks that know that they have the same [`host_only`](Self::host_only): they
+    /// As [`connect`](Self::connect), for ranks that have all found the same [`host_only`](Self::host_only) backend: they
     /// exchange nothing.
     ///
     /// # Errors

@@ -266,7 +266,7 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
 }
 
 fn product(device: &Device) -> Vec<Tensor<1>> {
-    // Rows that end within a tile, and columns by four, as those of layers are: others are compiled four times as long.
+    // Rows that end within a tile, and columns by four, as those of layers are: others take four times as long to compile.
     let a = input([2, 67, 128], 1, device).require_grad();
     let b = input([2, 128, 36], 2, device).require_grad();
     outcome!(relu(a.clone().matmul(b.clone())), a, b)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use everburn_record::{Finding, invocation, proc, units};
 
+use crate::devices::host_memory;
 use crate::tasks::tasks;
 
 const GIB: u64 = 1 << 30;
@@ -64,7 +65,7 @@ fn cores() -> Finding {
 }
 
 fn memory() -> Finding {
-    match proc::available_memory() {
+    match host_memory() {
         Some(bytes) if bytes >= MEMORY_WANTED => {
             Finding::ok("memory", format!("{} available", units::bytes(bytes)))
         }

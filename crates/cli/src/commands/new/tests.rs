@@ -23,6 +23,11 @@ fn a_project_has_the_name_of_its_folder_everywhere() {
             "{kind:?}"
         );
         assert!(text("src/main.rs").contains("--set flowers."), "{kind:?}");
+        // `train --list` has a `-` for a model without it.
+        assert!(
+            text("src/main.rs").contains("fn input_and_output("),
+            "{kind:?}"
+        );
         let data = text("src/main.rs").contains("/houses.csv");
         assert_eq!(data, *kind == Kind::Table, "{kind:?}");
         let test = text("tests/ranks.rs");

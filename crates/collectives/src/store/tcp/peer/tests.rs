@@ -177,3 +177,13 @@ fn a_client_that_was_gone_before_the_challenge_has_no_wrong_token() {
         }
     }
 }
+
+#[test]
+fn a_client_that_is_slow_or_leaves_is_not_counted_as_one_without_the_secret() {
+    for closing in [Closing::NoClient, Closing::OpenStore, Closing::WrongToken] {
+        assert!(closing.is_unproved(), "{closing}");
+    }
+    for closing in [Closing::Left, Closing::Evicted, Closing::Late] {
+        assert!(!closing.is_unproved(), "{closing}");
+    }
+}
