@@ -1,6 +1,7 @@
 //! Why a training run ended before its time.
 
 mod consequence;
+mod wording;
 
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ use everburn_collectives::group::CollectiveError;
 use everburn_distributed::{DdpError, SamplerError};
 use everburn_record::{TrainingReport, units::counted};
 
+use self::wording::{after, change, several, whose_differs};
 use crate::checkpoint::state_dict::WeightsMismatch;
 use crate::device::verification::WrongNumbers;
 use crate::model::finite::{DivergenceSign, NotFiniteInput, suspects};
@@ -194,7 +196,7 @@ pub enum TrainError {
         /// Which do not.
         without: Vec<usize>,
     },
-    /// This rank reports other metrics than in its first step.
+    /// This rank reports other metrics than the steps before: its own, or those of the ranks of an elastic job that it has joined.
     #[error(
         "the metric `{metric}` {}: report the same metrics in each step, where there is nothing to measure with a \
          weight of 0",
@@ -203,7 +205,7 @@ pub enum TrainError {
     MetricsChanged {
         /// The metric's name.
         metric: String,
-        /// It was not there at first.
+        /// This rank reports it, and the steps before did not.
         is_new: bool,
     },
     /// The best epoch is to be chosen by a metric that nobody reports.
@@ -282,30 +284,6 @@ pub enum TrainError {
     BurnTrain(String),
 }
 
-/// ` after step 5 in epoch 2`, in a training.
-fn after(step: Option<usize>, epoch: Option<usize>) -> String {
-    match (step, epoch) {
-        (Some(step), Some(epoch)) => format!(" after step {step} in epoch {epoch}"),
-        _ => String::new(),
-    }
-}
-
-/// `of rank 2 differs from the other ranks': ...`
-fn whose_differs(ranks: &[usize], has_majority: bool) -> String {
-    let named = ranks.iter().map(usize::to_string);
-    let named = named.collect::<Vec<_>>().join(", ");
-    match has_majority {
-        true => format!(
-            "of rank {named} differs from the other ranks': its memory or its arithmetic cannot be trusted, or it has changed \
-             its parameters outside the synchronised step"
-        ),
-        false => format!(
-            "is not the same on rank 0 and on rank {named}, and no majority says which of them is wrong: the memory or the \
-             arithmetic of one cannot be trusted, or it has changed its parameters outside the synchronised step"
-        ),
-    }
-}
-
 impl TrainError {
     /// An error of the test at the end of a training.
     pub(crate) fn in_test(self) -> Self {
@@ -377,22 +355,6 @@ pub(crate) const TEST_LOSS: &str = "test loss";
 /// An error of the system about a file of a run, with what to do.
 pub(crate) fn with_hint(error: &std::io::Error) -> String {
     everburn_record::file::with_hint(error, "`run_dir`")
-}
-
-/// `rank 1 does`, `ranks 0, 2 do`
-fn several(ranks: &[usize], one: &str, many: &str) -> String {
-    let numbers = ranks.iter().map(usize::to_string).collect::<Vec<_>>();
-    match ranks.len() {
-        1 => format!("rank {} {one}", numbers.concat()),
-        _ => format!("ranks {} {many}", numbers.join(", ")),
-    }
-}
-
-fn change(is_new: bool) -> &'static str {
-    match is_new {
-        true => "was not among the first reported",
-        false => "is not reported any more",
-    }
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl MetricAgreement {
     ///
     /// # Errors
     /// [`TrainError::DifferentMetrics`] on all ranks, if some report a metric and others do not;
-    /// [`TrainError::MetricsChanged`] on a rank whose metrics are not those that it began with.
+    /// [`TrainError::MetricsChanged`] on a rank whose metrics are not those of the steps before.
     pub(crate) fn layout<'a>(
         &mut self,
         sums: impl IntoIterator<Item = &'a MetricSums> + Clone,
@@ -250,7 +250,15 @@ mod tests {
         let mut next = MetricAgreement::on(names);
         let nothing = MetricSums::default();
         assert_eq!(next.layout([&nothing], &group).unwrap(), layout);
-        assert!(next.layout([&sums(&["mae"])], &group).is_err());
+        // Of a rank that has made no step yet, too.
+        let fewer = next.layout([&sums(&["mae"])], &group).unwrap_err();
+        let expected =
+            "the metric `iou` was reported in the steps before, and is missing on this rank: ";
+        assert!(fewer.to_string().starts_with(expected), "{fewer}");
+        let more = next.layout([&sums(&["mae", "iou", "f1"])], &group);
+        let more = more.unwrap_err().to_string();
+        let expected = "the metric `f1` was not reported in the steps before: ";
+        assert!(more.starts_with(expected), "{more}");
     }
 
     #[test]
