@@ -87,7 +87,7 @@ pub(crate) fn find_divergence_with<M: Module>(
         return Ok(None);
     }
     let every = group.all_gather(hashes).wait()?;
-    let trusted = majority(&all);
+    let trusted = first_of_majority(&all);
     let reference = trusted.unwrap_or(0);
     let differs = |rank: &usize| all[*rank] != all[reference];
     let ranks = (0..all.len()).filter(differs).collect::<Vec<_>>();
@@ -109,22 +109,30 @@ pub(crate) fn find_divergence_with<M: Module>(
     }))
 }
 
-/// The first rank of those that agree and are more than half.
-fn majority(all: &[Vec<u8>]) -> Option<usize> {
+/// The first rank of the ranks that have the same and are more than half, in `all` by rank.
+///
+/// ```
+/// # mod everburn { pub use everburn_distributed as distributed; }
+/// use everburn::distributed::first_of_majority;
+///
+/// assert_eq!(first_of_majority(&["b", "a", "a"]), Some(1));
+/// assert_eq!(first_of_majority(&["a", "b"]), None);
+/// ```
+#[must_use]
+pub fn first_of_majority<T: PartialEq>(all: &[T]) -> Option<usize> {
     let votes = |rank: &usize| all.iter().filter(|theirs| **theirs == all[*rank]).count();
     (0..all.len()).find(|rank| 2 * votes(rank) > all.len())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::majority;
+    use super::first_of_majority;
 
     #[test]
     fn more_than_half_must_agree() {
-        let ranks = |text: &str| text.bytes().map(|byte| vec![byte]).collect::<Vec<_>>();
-        assert_eq!(majority(&ranks("baa")), Some(1));
-        assert_eq!(majority(&ranks("ab")), None);
-        assert_eq!(majority(&ranks("aabb")), None);
-        assert_eq!(majority(&ranks("abbb")), Some(1));
+        assert_eq!(first_of_majority(b"baa"), Some(1));
+        assert_eq!(first_of_majority(b"ab"), None);
+        assert_eq!(first_of_majority(b"aabb"), None);
+        assert_eq!(first_of_majority(b"abbb"), Some(1));
     }
 }

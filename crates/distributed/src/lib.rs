@@ -117,7 +117,7 @@ pub use device::{
     DeviceUnavailable, GpuDescription, GradientBackend, HostCommunicator, Lent, NcclCommunicator,
     NcclWait, PendingTensor, UnknownDevice, describe_gpu, gpu_names, is_gpu, kernel_timer,
 };
-pub use divergence::{Divergence, find_divergence, hash_of_parameters};
+pub use divergence::{Divergence, find_divergence, first_of_majority, hash_of_parameters};
 pub use error::DdpError;
 pub use initial_state::{InitialValues, placeholders};
 pub use loader::{

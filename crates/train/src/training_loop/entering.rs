@@ -71,7 +71,7 @@ impl RankLoop {
         if !plan.any_has_entered {
             model = self.resume_together(model)?;
         } else if !plan.takers.is_empty() {
-            model = self.share_from(model, plan.furthest[0], &plan.takers)?;
+            model = self.share_from(model, plan.source(), &plan.takers)?;
         }
         // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
         self.elastic.interrupted |= plan.any_has_entered && !self.elastic.entered;
@@ -83,8 +83,10 @@ impl RankLoop {
         self.take_snapshot(&model)?;
         // What comes next would hide a difference: all are given rank 0's parameters.
         if plan.differs
-            && let Some(found) = find_divergence(&model, &group)?
+            && let Some(mut found) = find_divergence(&model, &group)?
         {
+            // Ranks that were given a state have no vote.
+            found.trusted = plan.trusted;
             model = self.mend(model, found)?;
             self.elastic.resumes_round = self.any_round_interrupted()?;
             self.take_snapshot(&model)?;

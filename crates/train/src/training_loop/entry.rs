@@ -1,6 +1,6 @@
 //! What ranks exchange as they enter a group of an elastic job, in one collective, and what follows from it on all of them.
 
-use everburn_distributed::GradientBackend;
+use everburn_distributed::{GradientBackend, first_of_majority};
 use serde::{Deserialize, Serialize};
 
 /// What a rank brings into a group.
@@ -30,6 +30,8 @@ pub(super) struct EntryPlan {
     pub(super) any_has_entered: bool,
     /// The ranks that have come furthest.
     pub(super) furthest: Vec<usize>,
+    /// The first of the majority of these, by their parameters.
+    pub(super) trusted: Option<usize>,
     /// The others, which are given the state of one of those.
     pub(super) takers: Vec<usize>,
     /// The parameters of the ranks that have come furthest are not the same.
@@ -52,6 +54,8 @@ impl EntryPlan {
         let first = furthest.first().map(|rank| &entries[*rank]);
         let any =
             |differs: &dyn Fn(&Entry) -> bool| furthest.iter().any(|rank| differs(&entries[*rank]));
+        let parameters = furthest.iter().map(|rank| entries[*rank].parameters);
+        let trusted = first_of_majority(&parameters.collect::<Vec<_>>());
         let host_only = entries.first().and_then(|entry| entry.host_only);
         let agreed = first.and_then(|first| first.metrics.clone());
         let is_agreed = !any(&|entry| entry.metrics != agreed);
@@ -65,9 +69,15 @@ impl EntryPlan {
             is_host_only: host_only.is_some()
                 && entries.iter().all(|entry| entry.host_only == host_only),
             metrics: agreed.filter(|_| is_agreed),
+            trusted: trusted.map(|place| furthest[place]),
             furthest,
             takers,
         }
+    }
+
+    /// The rank whose state the takers are given. Without a majority any of them would do, as the training then ends.
+    pub(super) fn source(&self) -> usize {
+        self.trusted.unwrap_or(self.furthest[0])
     }
 }
 
@@ -93,6 +103,31 @@ mod tests {
         assert_eq!((plan.furthest, plan.takers), (vec![2, 3], vec![0, 1]));
         assert!(!plan.differs, "others are given the parameters");
         assert_eq!(plan.metrics, Some(vec!["accuracy".to_owned()]));
+    }
+
+    #[test]
+    fn the_state_is_that_of_the_majority_of_the_ranks_that_have_come_furthest() {
+        let with = |parameters| Entry {
+            parameters: Some([parameters; 32]),
+            ..rank(Some(8))
+        };
+        let of = |entries: &[Entry]| {
+            let plan = EntryPlan::of(entries);
+            (plan.source(), plan.trusted, plan.differs)
+        };
+        let alike = [rank(None), rank(Some(8)), rank(Some(8))];
+        assert_eq!(of(&alike), (1, Some(1), false));
+        let first_differs = [with(1), rank(None), with(2), with(2), rank(None)];
+        assert_eq!(of(&first_differs), (2, Some(2), true));
+        // A rank that is given one of two states makes no majority of it.
+        let no_majority = [rank(None), with(1), with(2)];
+        assert_eq!(of(&no_majority), (1, None, true));
+        let not_compared = Entry {
+            parameters: None,
+            ..rank(Some(8))
+        };
+        let not_compared = [rank(None), not_compared.clone(), not_compared];
+        assert_eq!(of(&not_compared), (1, Some(1), false));
     }
 
     #[test]
