@@ -260,6 +260,20 @@ pub enum TrainError {
         /// The step after which they were compared.
         step: usize,
     },
+    /// A rank of an elastic job was given the state of another, and has other parameters after it has restored it.
+    #[error(
+        "the parameters that rank {taker} has restored are not those of rank {giver}, whose state after step {step} it was given: \
+         the memory or the arithmetic of one of them cannot be trusted, or they run different programs; check the memory of both \
+         machines, and `everburn --version` on each"
+    )]
+    RestoredOthers {
+        /// The rank that was given the state.
+        taker: usize,
+        /// The rank whose state it is.
+        giver: usize,
+        /// The step after which the state is.
+        step: usize,
+    },
     /// Ranks wait to join: the present group ends, so that another can be formed.
     #[error("ranks wait to take part")]
     SomebodyWaits,

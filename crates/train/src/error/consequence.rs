@@ -26,6 +26,7 @@ impl TrainError {
     pub fn happens_again(&self) -> bool {
         match self {
             Self::Diverged { .. }
+            | Self::RestoredOthers { .. }
             | Self::Label(_)
             | Self::InputNotFinite(_)
             | Self::PredictionNotFinite { .. }

@@ -17,6 +17,18 @@ fn ranks_of_different_builds_are_not_started_again() {
 }
 
 #[test]
+fn a_rank_whose_parameters_are_not_the_giver_s_is_lost() {
+    let error = TrainError::RestoredOthers {
+        taker: 2,
+        giver: 0,
+        step: 7,
+    };
+    let expected = "the parameters that rank 2 has restored are not those of rank 0, whose state after step 7 it was given: ";
+    assert!(error.to_string().starts_with(expected), "{error}");
+    assert!(error.happens_again() && !error.may_be_outlived() && !error.is_secondary());
+}
+
+#[test]
 fn a_sample_of_the_validation_is_found_in_the_training_data() {
     let error = || TrainError::Data("sample 190 (batch 1 of an evaluation): NaN".to_string());
     let held_out = error().in_validation(Some(180)).to_string();

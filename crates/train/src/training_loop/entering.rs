@@ -71,7 +71,11 @@ impl RankLoop {
         if !plan.any_has_entered {
             model = self.resume_together(model)?;
         } else if !plan.takers.is_empty() {
-            model = self.share_from(model, plan.source(), &plan.takers)?;
+            let source = plan.source();
+            model = self.share_from(model, source, &plan.takers)?;
+            if plan.takers.contains(&group.rank()) {
+                self.require_state_of(source, &entries[source], &model)?;
+            }
         }
         // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
         self.elastic.interrupted |= plan.any_has_entered && !self.elastic.entered;
@@ -151,6 +155,25 @@ impl RankLoop {
         // Who gave its state still owes what its differences have lost.
         self.setup.state.waiting.another_owes = true;
         Ok(model)
+    }
+
+    /// Refuses to continue if `model`, which this rank has restored, has other parameters than rank `source`, which came with
+    /// `entry`.
+    fn require_state_of(
+        &self,
+        source: usize,
+        entry: &Entry,
+        model: &AnyModel,
+    ) -> Result<(), TrainError> {
+        if entry.has_given(|| hash_of_parameters(model))? {
+            return Ok(());
+        }
+        let members = self.members();
+        Err(TrainError::RestoredOthers {
+            taker: members[self.setup.group.rank()],
+            giver: members[source],
+            step: self.outcome.step,
+        })
     }
 
     /// This rank's state as a checkpoint, with its standing as a further file.
