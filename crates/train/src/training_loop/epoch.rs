@@ -111,6 +111,7 @@ impl RankLoop {
             model = self.corrupt(model, step);
         }
         self.finish_step(&model, *range.end())?;
+        self.hooks.vote_counts(votes);
         let sums = steps.last().map(|step| step.sums.clone());
         let mut lines = Vec::with_capacity(steps.len());
         for step in steps {
@@ -208,11 +209,11 @@ impl RankLoop {
         }
     }
 
-    pub(super) fn votes(&mut self) -> Votes {
+    pub(super) fn votes(&self) -> Votes {
         let due = self.is_first() && self.clock.is_due();
         Votes {
             stop: self.stop_wanted(),
-            save: std::mem::take(&mut self.hooks.save_wanted) || due,
+            save: self.hooks.save_wanted || due,
             regroup: self.is_first() && self.setup.elasticity.somebody_waits(),
             hook_requests: !self.hooks.requests.is_empty(),
         }

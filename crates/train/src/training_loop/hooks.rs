@@ -33,7 +33,7 @@ pub(super) struct HookState {
     started: bool,
     /// Requests of this rank that the other ranks do not have yet.
     pub(super) requests: Vec<HookRequest>,
-    /// A hook has requested a checkpoint.
+    /// A hook has requested a checkpoint, for which the ranks have not voted yet.
     pub(super) save_wanted: bool,
     /// The positions in `list` of hooks of this rank that have failed; they are not called again.
     failed: BTreeSet<usize>,
@@ -64,6 +64,11 @@ impl HookState {
     pub(super) fn into_user_hooks(mut self) -> Vec<Box<dyn Hook>> {
         self.list.pop();
         self.list.split_off(self.built_in_before)
+    }
+
+    /// All ranks have these `votes`. What a hook requested before an exchange that failed is requested again in the next one.
+    pub(super) fn vote_counts(&mut self, votes: Votes) {
+        self.save_wanted &= !votes.save;
     }
 
     /// Whether the user has hooks: the same on all ranks.
@@ -337,5 +342,33 @@ fn into_training_error(error: HookError) -> Result<TrainError, HookError> {
     match error.downcast::<TrainError>() {
         Ok(error) => Ok(*error),
         Err(error) => Ok((*error.downcast::<CollectiveError>()?).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_wanted_until_the_ranks_have_voted_for_one() {
+        let mut hooks = HookState {
+            save_wanted: true,
+            ..HookState::default()
+        };
+        // With fragments, the votes may be of before the request.
+        let stop = Votes {
+            stop: true,
+            ..Votes::default()
+        };
+        hooks.vote_counts(stop);
+        assert!(hooks.save_wanted);
+        let save = Votes {
+            save: true,
+            ..Votes::default()
+        };
+        hooks.vote_counts(save);
+        assert!(!hooks.save_wanted);
+        hooks.vote_counts(save);
+        assert!(!hooks.save_wanted);
     }
 }
