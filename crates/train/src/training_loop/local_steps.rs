@@ -345,17 +345,16 @@ impl RankLoop {
     /// Says, once for each, which ranks have joined an outer step with fewer steps than the others had
     /// patience for.
     fn warn_of_late_ranks(&mut self, stats: &RoundStats) {
-        if self.setup.config.outer_patience.is_none() || stats.votes.stop {
+        if self.setup.config.outer_patience.is_none() {
             return;
         }
         let members = self.members();
-        let most = stats.sums.len();
-        for (rank, made) in stats.made.iter().enumerate() {
+        for (rank, made) in stats.late_ranks(self.elastic.interrupted) {
             let member = members.get(rank).copied().unwrap_or(rank);
-            if *made < most && self.late.insert(member) && self.is_first() {
+            if self.late.insert(member) && self.is_first() {
                 tracing::warn!(
                     "rank {member} has joined an outer step with {made} of {}, after step {}; its samples for the other steps are skipped",
-                    counted(most, "step"),
+                    counted(stats.sums.len(), "step"),
                     self.outcome.step
                 );
             }

@@ -174,6 +174,16 @@ impl RoundStats {
         self.sums.iter().map(|sums| sums.samples).sum()
     }
 
+    /// The ranks that have made fewer steps than another, each with its number of them, because they are slower: none if the
+    /// ranks are to stop, or were `interrupted`. Then some have made steps while they waited for one that had none to make.
+    pub(super) fn late_ranks(&self, interrupted: bool) -> Vec<(usize, usize)> {
+        if interrupted || self.votes.stop {
+            return Vec::new();
+        }
+        let made = self.made.iter().copied().enumerate();
+        made.filter(|(_, made)| *made < self.sums.len()).collect()
+    }
+
     /// How long a step takes, in seconds, in the median of the ranks that have made any.
     pub(super) fn pace(&self) -> Option<f64> {
         let each = self.made.iter().zip(&self.seconds);
@@ -247,6 +257,7 @@ mod tests {
         assert_eq!(stats.sums[1].mean("mae"), Some(2.0 / 10.0));
         assert_eq!(stats.made, [0, 2, 4]);
         assert!(stats.votes.save && !stats.votes.stop);
+        assert_eq!(stats.late_ranks(false), [(0, 0), (1, 2)]);
         assert_eq!(stats.peak_memory, Some(200));
         assert_eq!(stats.pace(), Some(1.0));
         assert_eq!(stats.flags, [[0.0], [1.0], [2.0]]);
@@ -258,6 +269,29 @@ mod tests {
             (2, 1.125, 0.125, 0.25, Some(6)),
         ];
         assert_eq!(times.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn no_rank_is_late_in_a_round_that_was_interrupted_or_is_the_last() {
+        let round = |made: &[usize], stop| RoundStats {
+            sums: vec![sums(1); 8],
+            votes: Votes {
+                stop,
+                ..Votes::default()
+            },
+            made: made.to_vec(),
+            seconds: vec![1.0; made.len()],
+            times: Vec::new(),
+            peak_memory: None,
+            flags: Vec::new(),
+        };
+        assert!(round(&[8, 8], false).late_ranks(false).is_empty());
+        let one_is_slow = round(&[8, 3, 8], false);
+        assert_eq!(one_is_slow.late_ranks(false), [(1, 3)]);
+        // Rank 2 has just come, and rank 1 was the first to see that it waits.
+        let resumed = round(&[8, 6, 0], false);
+        assert!(resumed.late_ranks(true).is_empty());
+        assert!(round(&[8, 6, 8], true).late_ranks(false).is_empty());
     }
 
     #[test]
