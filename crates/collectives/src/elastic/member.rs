@@ -86,7 +86,8 @@ pub struct Generation {
     pub number: u64,
     /// Its members by rank, that is in the order of their slots.
     pub members: Vec<Member>,
-    /// The members of the generation before that are none of this one.
+    /// The members of the generation before that are none of this one, and those of earlier ones in whose slots no process has
+    /// been a member since.
     pub lost: Vec<Member>,
 }
 
@@ -97,6 +98,19 @@ impl Generation {
         self.members
             .iter()
             .position(|it| it.is_same_process(member))
+    }
+
+    /// The lost members of the generation of `members`, which follows this one.
+    pub(super) fn lost_before(&self, members: &[Member]) -> Vec<Member> {
+        let has_slot = |members: &[Member], slot: usize| members.iter().any(|it| it.slot == slot);
+        let is_left = |old: &Member| members.iter().any(|it| it.is_same_process(old));
+        let newly = self.members.iter().filter(|old| !is_left(old));
+        // Their launcher may be lost with them, so that nobody records their ends.
+        let earlier = self
+            .lost
+            .iter()
+            .filter(|old| !has_slot(&self.members, old.slot) && !has_slot(members, old.slot));
+        newly.chain(earlier).cloned().collect()
     }
 
     /// The newest generation and its bytes; `None` before the first round has closed. If it is still the one that is

@@ -111,6 +111,8 @@ impl RoundView {
     pub(super) fn pending(&self, newest: &Generation) -> Option<PendingMembers> {
         let mut present = self.slots.iter().filter_map(Slot::present).peekable();
         present.peek()?;
+        // A process that was lost with its launcher before it has joined any round counts as on its way: only the age of its
+        // number would show it, which the store does not have.
         let was_there = |slot: usize, incarnation: u64| {
             let mut known = newest.members.iter().chain(&newest.lost);
             known.any(|member| member.slot == slot && member.incarnation >= incarnation)

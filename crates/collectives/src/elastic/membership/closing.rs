@@ -84,8 +84,7 @@ impl Membership {
         newest_bytes: Option<Vec<u8>>,
         members: Vec<Member>,
     ) -> Result<(), StoreError> {
-        let mut lost = newest.map_or_else(Vec::new, |newest| newest.members);
-        lost.retain(|old| !members.iter().any(|member| member.is_same_process(old)));
+        let lost = newest.map_or_else(Vec::new, |newest| newest.lost_before(&members));
         let next = Generation {
             number,
             members,

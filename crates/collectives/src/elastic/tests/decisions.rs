@@ -119,3 +119,30 @@ fn processes_that_have_joined_are_complete_once_no_other_is_on_its_way() {
     let come = pending([joined(0, 1, 0), stays(), absent(2, 1), joined(3, 2, 1)]);
     assert_eq!(come, Some(PendingMembers::Complete));
 }
+
+#[test]
+fn a_process_that_was_lost_with_its_launcher_is_not_on_its_way_however_long_ago() {
+    let next = |before: &Generation, members: &[(usize, u64)]| {
+        let next = group_of(members);
+        Generation {
+            lost: before.lost_before(&next.members),
+            ..next
+        }
+    };
+    let lost = |group: &Generation| {
+        let lost = group.lost.iter();
+        lost.map(|it| (it.slot, it.incarnation)).collect::<Vec<_>>()
+    };
+    let second = next(&group_of(&[(0, 1), (1, 1), (2, 1)]), &[(0, 1)]);
+    let third = next(&second, &[(0, 1)]);
+    assert_eq!(lost(&third), [(1, 1), (2, 1)]);
+    // The end of the first process of slot 1 is not recorded.
+    let slots = vec![absent(1, 0), absent(1, 0), joined(2, 2, 1)];
+    let pending = RoundView { slots }.pending(&third);
+    assert_eq!(pending, Some(PendingMembers::Complete));
+    let fourth = next(&third, &[(0, 1), (2, 2)]);
+    assert_eq!(lost(&fourth), [(1, 1)]);
+    let fifth = next(&fourth, &[(0, 1), (2, 3)]);
+    assert_eq!(lost(&fifth), [(2, 2), (1, 1)]);
+    assert_eq!(lost(&next(&fifth, &[(0, 1)])), [(2, 3), (1, 1)]);
+}
