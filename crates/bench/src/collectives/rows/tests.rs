@@ -121,7 +121,8 @@ fn links_bound_what_crosses_them() {
     let row = &rows(&all)[0];
     assert_eq!(row.bound_us, Some(8000.0));
     assert_eq!(row.share_of_bound(), Some(0.8));
-    assert_eq!(row.share_of_stream().map(percent).as_deref(), Some("84 %"));
+    let share = row.share_of_stream().map(|share| percent(share, 0));
+    assert_eq!(share.as_deref(), Some("84 %"));
     let table = table(&all);
     assert!(
         table.lines().next().unwrap().ends_with("of stream"),
