@@ -26,7 +26,8 @@ pub(super) fn problems(
         .map(|name| &**name)
         .collect();
     // The tensors without the prefix are all that keeps it from being removed.
-    let patterns = match rest.other.is_empty() && rest.unknown.len() == beside.len() {
+    let is_all = rest.other.is_empty() && rest.unknown.len() == beside.len();
+    let patterns = match is_all && !beside.is_empty() {
         true => patterns_of(&beside, theirs),
         false => None,
     };

@@ -274,6 +274,32 @@ fn layers_of_another_size_are_named_by_patterns_where_others_fit() {
 }
 
 #[test]
+fn a_head_beside_a_backbone_is_skipped_by_its_name_with_and_without_a_shared_prefix() {
+    let config = MlpConfig::new().with_inputs(6).with_hidden(vec![5, 4]);
+    let saved = Saved::new(&config);
+    saved.rewrite(|(name, data)| {
+        let name = match name.strip_prefix("layers.2.") {
+            Some(end) => format!("model.head.{end}"),
+            None => format!("model.backbone.{name}"),
+        };
+        Some((name, data))
+    });
+    let text = saved.refusal(&config).to_string();
+    text.assert_contains([
+        "(a training with `init_skip = 'head.*'` `init_skip = 'layers.2.*'` needs no other file",
+    ]);
+    let load = |head: &str| {
+        let skip = Patterns::from(vec![head.to_owned(), "layers.2.*".to_owned()]);
+        let layout = StateDictLayout::default();
+        load_state_dict_except(saved.model(), &saved.path(), &skip, &layout)
+    };
+    load("head.*").unwrap();
+    load("model.head.*").unwrap();
+    let error = load("HEAD.*").unwrap_err().to_string();
+    assert!(error.contains("did you mean"), "{error}");
+}
+
+#[test]
 fn what_is_skipped_keeps_no_others_from_sharing_a_prefix() {
     let saved = Saved::new(&MlpConfig::new().with_hidden(vec![5]));
     let mut named = saved.tensors.clone();
