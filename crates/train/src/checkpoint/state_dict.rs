@@ -221,17 +221,17 @@ pub(super) fn fitting_tensors<M: Module>(
     // By their names in the file, and below by those without a shared prefix: what is skipped need not have it.
     tensors.retain(|name, _| !skip.fit(name));
     let known: BTreeSet<&str> = all.iter().map(|tensor| &*tensor.name).collect();
-    let (prefix, mut tensors) = without_prefix(tensors, |prefix, theirs| {
+    let mut forms: Vec<String> = names.iter().chain(tensors.keys()).cloned().collect();
+    let (prefix, tensors) = without_prefix(tensors, skip, &mut forms, |prefix, theirs| {
         // A wrapper may call the model as the model calls a part of itself: `model.model.layers.0`.
         let without = |name: &String| known.contains(&name[prefix.len()..]);
         let is_of_model = known.iter().any(|name| name.starts_with(prefix));
         is_of_model && !theirs.keys().all(without)
     });
     check_patterns(skip, path, || {
-        let of_file = names.iter().chain(tensors.keys()).map(String::as_str);
+        let of_file = forms.iter().map(String::as_str);
         of_file.chain(all.iter().map(|tensor| &*tensor.name))
     })?;
-    tensors.retain(|name, _| !skip.fit(name));
     let (skipped, ours): (Vec<_>, Vec<_>) = all.into_iter().partition(|tensor| {
         skip.fit(&tensor.name) || skip.fit(&format!("{prefix}{}", tensor.name))
     });

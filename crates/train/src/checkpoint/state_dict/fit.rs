@@ -3,6 +3,7 @@
 mod diagnosis;
 mod names;
 mod patterns;
+mod prefixed;
 mod transposed;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +43,7 @@ pub enum WeightsMismatch {
         /// The patterns that leave out the layers that differ; none where nothing fits, or too many differ.
         skip: Vec<String>,
     },
-    /// Another architecture.
+    /// Another architecture, or other names for all tensors.
     OtherArchitecture,
     /// The `config.json` of a folder states other sizes than the weights beside it have.
     OtherConfig,
@@ -83,44 +84,7 @@ pub(in crate::checkpoint) fn mismatch(
         );
         return Some((WeightsMismatch::OtherHead { skip }, found.shown() + &hint));
     }
-    if let Some((prefix, fitting)) = prefix_that_fits(ours, theirs) {
-        let without = theirs.iter().map(|(name, tensor)| {
-            let name = name.strip_prefix(&prefix).unwrap_or(name);
-            (name.to_string(), tensor.clone())
-        });
-        let rest = Differences::of(ours, &without.collect(), their_name);
-        let is_beside = |name: &&String| !name.starts_with(&*prefix) && !is_count(name);
-        let beside: Vec<&str> = theirs
-            .keys()
-            .filter(is_beside)
-            .map(|name| &**name)
-            .collect();
-        if rest.other.is_empty()
-            && rest.missing.is_empty()
-            && rest.unknown.len() == beside.len()
-            && let Some(patterns) = patterns_of(&beside, theirs)
-        {
-            let problems = format!(
-                "\n  the model's {} tensors fit, with `{}` before their names, and the file has {} more: {patterns} leaves out \
-                 what is no part of the model{}",
-                ours.len(),
-                prefix.escape_debug(),
-                beside.len(),
-                rest.shown()
-            );
-            return Some((WeightsMismatch::Tensors, problems));
-        }
-        let prefix = prefix.escape_debug();
-        let problems = format!(
-            "\n  {fitting} of the model's {} tensors have `{prefix}` before their names in the file: save them without it, as in \
-             {{name.removeprefix(\"{prefix}\"): tensor}}{}{}",
-            ours.len(),
-            match rest.is_empty() {
-                true => "",
-                false => "; these differ then, too:",
-            },
-            rest.shown()
-        );
+    if let Some(problems) = prefixed::problems(ours, theirs, their_name) {
         return Some((WeightsMismatch::Tensors, problems));
     }
     let (mismatch, diagnosis) = found.diagnosis(ours, theirs, prefix);
@@ -148,7 +112,8 @@ fn fits(own: &PackedTensor, theirs: &BTreeMap<String, PackedTensor>) -> bool {
 /// What `init_skip` has to say to leave `unknown` out of a file, and none of its other tensors: the first parts of their
 /// names, or of a layer, or whole names; `None` if these are many.
 fn patterns_of(unknown: &[&str], theirs: &BTreeMap<String, PackedTensor>) -> Option<String> {
-    let others = || theirs.keys().filter(|name| !unknown.contains(&&***name));
+    let is_other = |name: &&String| !is_count(name) && !unknown.contains(&&***name);
+    let others = || theirs.keys().filter(is_other);
     let patterns = unknown.iter().map(|name| {
         let first = name.split_once('.').map(|(first, _)| first);
         let layer = name.rsplit_once('.').map(|(layer, _)| layer);
@@ -193,31 +158,6 @@ fn layers_that_differ(
         true => patterns,
         false => Vec::new(),
     }
-}
-
-/// What is before the names in the file of most of the model's tensors, and of how many, if they fit without it and not
-/// with it.
-fn prefix_that_fits(
-    ours: &[PackedTensor],
-    theirs: &BTreeMap<String, PackedTensor>,
-) -> Option<(String, usize)> {
-    let known = ours.iter().map(|tensor| (&*tensor.name, tensor));
-    let known: BTreeMap<&str, &PackedTensor> = known.collect();
-    let mut counts = BTreeMap::<&str, usize>::new();
-    for (name, tensor) in theirs {
-        for (dot, _) in name.match_indices('.') {
-            let (prefix, rest) = name.split_at(dot + 1);
-            if known
-                .get(rest)
-                .is_some_and(|own| *own.shape == *tensor.shape)
-            {
-                *counts.entry(prefix).or_default() += 1;
-            }
-        }
-    }
-    let (prefix, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-    let with = ours.iter().filter(|tensor| fits(tensor, theirs)).count();
-    (2 * count > ours.len() && count > with).then(|| (prefix.to_string(), count))
 }
 
 /// The head, if the last layer of the model has other shapes than that of the file and all else fits.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use burn::store::burn_pack::Tensor as PackedTensor;
 
+use crate::config::parameter_groups::Patterns;
+
 /// What `DistributedDataParallel` and `torch.compile` put before all names of the model that they wrap.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
@@ -18,9 +20,12 @@ pub(super) fn without_wrappers(
 }
 
 /// The tensors without a first part of the path that all names have, and that is not the model's; and that part. A
-/// Lightning module calls the model `model` or `net`, and its checkpoint has that before each name.
+/// Lightning module calls the model `model` or `net`, and its checkpoint has that before each name. Without it, `skip` may name
+/// a tensor, and those left may share a further part: `model.head` next to `model.backbone`. `forms` gains all names met.
 pub(super) fn without_prefix(
     mut tensors: BTreeMap<String, PackedTensor>,
+    skip: &Patterns,
+    forms: &mut Vec<String>,
     is_of_model: impl Fn(&str, &BTreeMap<String, PackedTensor>) -> bool,
 ) -> (String, BTreeMap<String, PackedTensor>) {
     let mut shared = String::new();
@@ -28,6 +33,8 @@ pub(super) fn without_prefix(
     {
         tensors = strip(tensors, &prefix);
         shared.push_str(&prefix);
+        forms.extend(tensors.keys().cloned());
+        tensors.retain(|name, _| !skip.fit(name));
     }
     (shared, tensors)
 }

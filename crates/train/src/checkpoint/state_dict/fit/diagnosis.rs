@@ -6,7 +6,7 @@ use burn::store::burn_pack::Tensor as PackedTensor;
 
 use super::transposed::is_transposed;
 use super::{MOST_SHOWN, WeightsMismatch, fits, layers_that_differ, names, patterns_of};
-use crate::checkpoint::state_dict::{BATCHES, is_count};
+use crate::checkpoint::state_dict::is_count;
 
 /// Tensors that are missing or unknown are few, if a model has this many times as many: it is no other model then.
 const FEW: usize = 10;
@@ -63,10 +63,8 @@ impl Differences {
         }
         let known: BTreeSet<&str> = ours.iter().map(|tensor| &*tensor.name).collect();
         for (name, tensor) in theirs {
-            // A count belongs to a batch norm.
-            let norm = name.strip_suffix(BATCHES);
-            let is_count = |norm: &str| known.contains(&*format!("{norm}running_var"));
-            if known.contains(&**name) || norm.is_some_and(is_count) {
+            // No count of batches is read.
+            if known.contains(&**name) || is_count(name) {
                 continue;
             }
             // The name is the file's; no control character of it reaches a terminal.
@@ -222,7 +220,7 @@ impl Differences {
     }
 
     /// The layer that all missing tensors are of, if it is one.
-    fn layer_missing(&self) -> Option<String> {
+    pub(super) fn layer_missing(&self) -> Option<String> {
         let layer = |name: &str| name.rsplit_once('.').map(|(layer, _)| layer.to_owned());
         let mut layers = self.missing_names().map(layer);
         let first = layers.next().flatten()?;
@@ -232,7 +230,7 @@ impl Differences {
     }
 
     /// Whether the file lacks one layer of the model, and all of it: a head, say.
-    fn lacks_a_layer(&self, ours: &[PackedTensor]) -> bool {
+    pub(super) fn lacks_a_layer(&self, ours: &[PackedTensor]) -> bool {
         let Some(layer) = self.layer_missing() else {
             return false;
         };

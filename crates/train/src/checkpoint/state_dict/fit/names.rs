@@ -6,6 +6,9 @@ use burn::store::burn_pack::Tensor as PackedTensor;
 
 use super::is_count;
 
+/// A file seems to be the model's if at most one shape in this many is only in one of the two: those of a head.
+const FEW_LEFT: usize = 10;
+
 /// The ends of the names of a layer's tensors, with their shapes.
 type Shapes = BTreeMap<String, Vec<usize>>;
 
@@ -17,7 +20,18 @@ pub(super) fn diagnosis(
     prefix: &str,
 ) -> String {
     let Some(renamed) = renamed_layers(ours, theirs) else {
-        return "no tensor of it has a name of the model: it is of another architecture".to_owned();
+        let all = ours.len();
+        let found = shapes_found(ours, theirs);
+        let there = theirs.keys().filter(|name| !is_count(name)).count();
+        return match FEW_LEFT * all.max(there).saturating_sub(found) <= all {
+            true => format!(
+                "no tensor of it has a name of the model, and it has the shapes of {found} of the model's {all} tensors: it \
+                 seems to be the model under other names. Save it with the model's, which an export of any run of it has"
+            ),
+            false => {
+                "no tensor of it has a name of the model: it is of another architecture".to_owned()
+            }
+        };
     };
     let names: Vec<String> = renamed
         .iter()
@@ -28,6 +42,22 @@ pub(super) fn diagnosis(
          names = {{{}}}: {{names[n[:n.rindex(\".\")]] + n[n.rindex(\".\"):]: v for n, v in state.items()}}",
         names.join(", ")
     )
+}
+
+/// How many tensors of the model have one of the same shape in the file, each of which counts once.
+fn shapes_found(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> usize {
+    let mut shapes = BTreeMap::<&[usize], usize>::new();
+    for their in theirs.values() {
+        *shapes.entry(&*their.shape).or_default() += 1;
+    }
+    let is_found = |own: &&PackedTensor| match shapes.get_mut(&*own.shape) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            true
+        }
+        _ => false,
+    };
+    ours.iter().filter(is_found).count()
 }
 
 /// The layers of the file, each with that of the model that has its shapes. `None` if they are not the same, or several have

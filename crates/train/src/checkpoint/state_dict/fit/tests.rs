@@ -195,9 +195,21 @@ fn what_does_not_fit_is_told_in_few_lines_and_what_it_seems_to_be_first() {
         "head.bias has shape [3] in the file",
         "layers.20.bias is not in the file",
     ]);
-    assert_eq!(prefixed.lines().count(), 6, "{prefixed}");
+    prefixed.assert_contains([
+        "(a training with `init_skip = 'head.*'` `init_skip = 'layers.20.*'` needs no other file",
+    ]);
+    assert_eq!(prefixed.lines().count(), 7, "{prefixed}");
+    let skip = Patterns::from(vec!["head.*".to_owned(), "layers.20.*".to_owned()]);
+    let layout = StateDictLayout::default();
+    load_state_dict_except(saved.model(), &saved.path(), &skip, &layout).unwrap();
     named(&|name| name.replace('.', "\u{1b}"));
-    let another = refusal(config);
+    let renamed = refusal(config.clone());
+    renamed.assert_contains([
+        "the shapes of 42 of the model's 42 tensors: it seems to be the model under other names",
+        "layers\\u{1b}0",
+    ]);
+    assert!(!renamed.contains('\u{1b}'), "{renamed}");
+    let another = refusal(config.with_hidden(vec![7; 20]));
     another.assert_contains(["of another architecture", "layers\\u{1b}0"]);
     assert!(!another.contains('\u{1b}'), "{another}");
 }
@@ -259,6 +271,32 @@ fn layers_of_another_size_are_named_by_patterns_where_others_fit() {
     );
     // The bias of the head alone has the same shape.
     assert!(patterns(&[7, 8, 9, 8]).is_empty());
+}
+
+#[test]
+fn a_head_beside_a_backbone_is_skipped_by_its_name_with_and_without_a_shared_prefix() {
+    let config = MlpConfig::new().with_inputs(6).with_hidden(vec![5, 4]);
+    let saved = Saved::new(&config);
+    saved.rewrite(|(name, data)| {
+        let name = match name.strip_prefix("layers.2.") {
+            Some(end) => format!("model.head.{end}"),
+            None => format!("model.backbone.{name}"),
+        };
+        Some((name, data))
+    });
+    let text = saved.refusal(&config).to_string();
+    text.assert_contains([
+        "(a training with `init_skip = 'head.*'` `init_skip = 'layers.2.*'` needs no other file",
+    ]);
+    let load = |head: &str| {
+        let skip = Patterns::from(vec![head.to_owned(), "layers.2.*".to_owned()]);
+        let layout = StateDictLayout::default();
+        load_state_dict_except(saved.model(), &saved.path(), &skip, &layout)
+    };
+    load("head.*").unwrap();
+    load("model.head.*").unwrap();
+    let error = load("HEAD.*").unwrap_err().to_string();
+    assert!(error.contains("did you mean"), "{error}");
 }
 
 #[test]
