@@ -163,4 +163,19 @@ impl Event {
             text: text.into(),
         }
     }
+
+    /// Of a warning that ranks are waited for: which addresses the store has refused, and why. They may be these ranks.
+    ///
+    /// ```
+    /// use everburn_record::{Event, EventKind};
+    ///
+    /// let text = "waiting for rank 1, 50 s more; 1 of 2 ranks have joined after 10 s; the store has refused 10.0.0.2 (1 time): why";
+    /// let event = Event::new(EventKind::Warning, text);
+    /// assert_eq!(event.refused(), Some("10.0.0.2 (1 time): why"));
+    /// ```
+    #[must_use]
+    pub fn refused(&self) -> Option<&str> {
+        let (_, refused) = self.text.split_once("; the store has refused ")?;
+        Some(refused)
+    }
 }

@@ -237,7 +237,11 @@ impl Metric for RankMetric {
                 .peak_memory
                 .map_or(f64::NAN, |bytes| bytes as f64 / MIB),
         };
-        let weight = sums.predictions as usize;
+        let weight = match self.quantity {
+            // The mean of a rate is that over time: microseconds are its weight.
+            Quantity::SamplesPerSecond => (1e6 * cost.seconds) as usize,
+            _ => sums.predictions as usize,
+        };
         self.state.update(value, weight);
         let entry = self.state.compute_update(self.format());
         Ok(self.in_words(entry))
@@ -269,6 +273,33 @@ impl Numeric for RankMetric {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mean_rate_of_an_epoch_is_its_samples_over_its_time() {
+        let metadata = MetricMetadata {
+            progress: burn::data::dataloader::Progress::new(0, 0, None),
+            iteration: None,
+            lr: None,
+        };
+        let mut rate = RankMetric::samples_per_second();
+        // A rank becomes slow: 64 samples take 10 ms, then 2 s.
+        for seconds in [0.01, 0.01, 0.01, 2.0] {
+            let sums = MetricSums {
+                predictions: 64,
+                samples: 64,
+                ..MetricSums::default()
+            };
+            let cost = StepCost {
+                seconds,
+                ..StepCost::default()
+            };
+            let before = MetricSums::default();
+            let report = StepReport::OfAllRanks { sums, cost, before };
+            rate.update(&report, &metadata).unwrap();
+        }
+        let mean = rate.final_value().current();
+        assert!((mean - 256.0 / 2.03).abs() < 1e-3, "{mean}");
+    }
 
     #[test]
     fn the_mean_of_an_epoch_has_the_steps_that_were_made_elsewhere() {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use everburn_record::{Event, EventKind, LiveRank, ProcessMetrics, RankLine, RankStep};
 
 use super::RunState;
+use super::bounds;
 use super::history::own_work;
 
 /// Over how many lines the times of a rank are averaged.
@@ -120,6 +121,8 @@ pub(super) struct Wait {
     pub(super) since_ms: u64,
     /// Until when the others are waited for.
     pub(super) until_ms: u64,
+    /// Whom the store has refused, and why.
+    pub(super) refused: Option<String>,
 }
 
 impl Ranks {
@@ -154,6 +157,7 @@ impl Ranks {
                 joined,
                 since_ms,
                 until_ms,
+                refused: event.refused().map(bounds::cut),
             });
             return;
         }

@@ -248,6 +248,18 @@ fn ranks_that_are_waited_for_are_named_with_their_machine_until_the_training_beg
     for monitors in [true, false] {
         assert_eq!(state.news(monitors).as_deref(), Some(awaited));
     }
+    let mut refused = state.clone();
+    let of_refused = Event {
+        ranks: Some(vec![0, 1]),
+        waits_until_ms: Some(291_000),
+        ..Event::new(
+            EventKind::Warning,
+            "waiting for ranks 2, 3; the store has refused 10.0.0.2 (1 time): why",
+        )
+    };
+    refused.take(&Update::Event(of_refused), 41_000);
+    let with_refused = format!("{awaited}; the store has refused 10.0.0.2 (1 time): why");
+    assert_eq!(refused.news(true), Some(with_refused));
     let status = |rank: usize| state.ranks()[rank].status;
     assert_eq!([0, 1].map(status), [RankStatus::Working; 2]);
     assert_eq!([2, 3].map(status), [RankStatus::Unknown; 2]);

@@ -37,7 +37,10 @@ impl RunState {
         let missing: Vec<usize> = missing.collect();
         let left = units::left(wait.until_ms, self.now_ms);
         let missing = located(&missing, self.ranks_per_machine);
-        Some(format!("waiting for {missing}, {left}"))
+        let refused = wait.refused.as_ref().map_or(String::new(), |refused| {
+            format!("; the store has refused {refused}")
+        });
+        Some(format!("waiting for {missing}, {left}{refused}"))
     }
 
     /// What a dashboard of metrics does not show: how a run has ended that is only monitored, for whom ranks wait, which are

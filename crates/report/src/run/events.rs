@@ -191,6 +191,11 @@ impl Events {
     /// let awaited = |now_ms| events.awaited(now_ms).unwrap();
     /// assert_eq!(awaited(50_000), "waiting for rank 1 of machine 1, 250 s more");
     /// assert_eq!(awaited(305_000), "waiting for rank 1 of machine 1, the time was over 5 s ago");
+    /// // The missing rank may be there, with another secret.
+    /// let text = format!("{text}; the store has refused 10.0.0.2 (1 time): why");
+    /// let wait = Event { waits_until_ms: Some(300_000), ..Event::new(EventKind::Warning, text) };
+    /// let expected = "waiting for rank 1 of machine 1, 250 s more; the store has refused 10.0.0.2 (1 time): why";
+    /// assert_eq!(Events::new(vec![wait]).awaited(50_000).unwrap(), expected);
     /// ```
     #[must_use]
     pub fn awaited(&self, now_ms: u64) -> Option<String> {
@@ -200,7 +205,10 @@ impl Events {
         let then = last.text.split(';').next().unwrap_or_default();
         let whom = then.strip_suffix(" s more");
         let whom = whom.and_then(|then| Some(then.rsplit_once(", ")?.0));
-        Some(format!("{}, {left}", whom.unwrap_or(then)))
+        let refused = last.refused().map_or(String::new(), |refused| {
+            format!("; the store has refused {refused}")
+        });
+        Some(format!("{}, {left}{refused}", whom.unwrap_or(then)))
     }
 
     /// Why a rank makes no steps, where it was lost: what its launcher said last of it, else what the others did.

@@ -141,6 +141,9 @@ fn advice_on_awaited(run: &Path, last: Option<&Event>, text: &str) -> Cow<'stati
         }
         .into();
     }
+    if last.is_some_and(|event| event.refused().is_some()) {
+        return "what was refused may be the missing machine: set there what the line names, and start it again".into();
+    }
     match machines_of(run) {
         0 | 1 => format!(
             "the process of a rank did not start, or has ended: read its log in {}, and the output of the command that started the ranks",

@@ -67,6 +67,13 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     write(now - 5_000);
     let line = findings(runs.path())[0].to_string();
     line.assert_contains(["waiting for rank 1 of machine 1, the time was over "]);
+    let of_refused = format!(
+        "{of_machine}; the store has refused 10.0.0.2 (2 times): its job token does not match"
+    );
+    write_text(&of_refused, now + 230_000);
+    let line = findings(runs.path())[0].to_string();
+    let refused = " s more; the store has refused 10.0.0.2 (2 times): its job token does not match";
+    line.assert_contains([refused, "-> what was refused may be the missing machine"]);
     let of_elastic_job = "waiting for slot 1 of machine 1 (never started), 290 s more; 1 of 2 ranks have joined after 10 s; \
                           at least 2 are needed";
     write_text(of_elastic_job, now + 230_000);
