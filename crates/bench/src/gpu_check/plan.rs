@@ -83,6 +83,14 @@ pub(super) enum Work {
 }
 
 impl Work {
+    /// The model that is compared with the CPU.
+    fn compared(&self) -> Option<CheckedModel> {
+        match self {
+            Self::Numbers(model) | Self::Losses(model) => Some(*model),
+            _ => None,
+        }
+    }
+
     /// Whether it measures time, and nothing else may use the device meanwhile.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self, Self::NcclCost | Self::Throughput { .. } | Self::Peers)
@@ -181,6 +189,26 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Ta
         }
     }
     tasks
+}
+
+/// `tasks` in jobs, in order: one each; but both of a model, where there are fewer `workers` than tasks that may run in
+/// parallel. One process then does both, and finds for the second what it has compiled for the first.
+pub(super) fn jobs(tasks: &[Task], workers: usize) -> Vec<Vec<&Task>> {
+    let parallel = tasks
+        .iter()
+        .filter(|task| !task.work.is_timed() && task.skipped.is_none());
+    let joins = workers < parallel.count();
+    let mut jobs: Vec<Vec<&Task>> = Vec::new();
+    for task in tasks {
+        let model = task.work.compared().filter(|_| joins);
+        let of_model = |job: &&mut Vec<&Task>| model.is_some() && job[0].work.compared() == model;
+        let same = jobs.iter_mut().find(of_model);
+        match same {
+            Some(job) => job.push(task),
+            None => jobs.push(vec![task]),
+        }
+    }
+    jobs
 }
 
 /// Trainings on several ranks, each with its name, its flags, and why it cannot be had here.

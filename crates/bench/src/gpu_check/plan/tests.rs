@@ -128,6 +128,23 @@ fn pytorchs_side_has_our_rows() {
 }
 
 #[test]
+fn one_process_does_both_parts_of_a_model_where_there_are_fewer_workers_than_tasks() {
+    let all = tasks(&arguments("--device webgpu:cpu"), &with_gpus(0));
+    let sections = |job: &Vec<&Task>| job.iter().map(|task| task.section).collect::<Vec<_>>();
+    let few = jobs(&all, 2);
+    let models: Vec<_> = few.iter().filter(|job| job.len() > 1).collect();
+    assert_eq!(models.len(), CheckedModel::ALL.len());
+    for (job, model) in models.into_iter().zip(CheckedModel::ALL) {
+        assert_eq!(sections(job), [Section::Numbers, Section::Training]);
+        assert!(job.iter().all(|task| task.work.compared() == Some(model)));
+    }
+    assert_eq!(few.iter().map(Vec::len).sum::<usize>(), all.len());
+    assert_eq!(jobs(&all, 10).len(), all.len(), "as many workers as tasks");
+    let chosen = tasks(&arguments("--sections numbers"), &with_gpus(1));
+    assert_eq!(jobs(&chosen, 1).len(), 3, "one part of each model");
+}
+
+#[test]
 fn sections_can_be_chosen() {
     let all = tasks(&arguments("--sections numbers,peers"), &with_gpus(1));
     let sections: Vec<_> = all.iter().map(|task| task.section).collect();
