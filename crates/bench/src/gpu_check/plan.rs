@@ -32,6 +32,13 @@ const RANKS_LIMIT: f64 = 2e-5;
 /// products in another order, and tensor cores may round their factors to ten bits.
 const NUMBER_LIMIT: f64 = 5e-3;
 
+/// How many samples all ranks together have per step.
+pub(super) const BATCH: usize = 64;
+
+/// How many samples a rank has at a time in `ranks`, in training and in the test, on 1, 2 or 4 ranks: each shape has its own
+/// kernels, which all of these trainings share.
+const MICRO_BATCH: usize = 16;
+
 /// Something to do, and the rows that it fills.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
@@ -211,6 +218,19 @@ pub(super) fn jobs(tasks: &[Task], workers: usize) -> Vec<Vec<&Task>> {
     jobs
 }
 
+/// The flags of the training with which those on several ranks are compared.
+pub(super) fn flags_of_one_rank(device: &str) -> Vec<String> {
+    let line = format!("--ranks 1 --devices {device} {}", parts_of_batch(1));
+    line.split_whitespace().map(str::to_string).collect()
+}
+
+/// The flags with which each of `ranks` has [`MICRO_BATCH`] samples at a time.
+fn parts_of_batch(ranks: usize) -> String {
+    let samples = ranks * MICRO_BATCH;
+    let parts = BATCH.div_ceil(samples);
+    format!("--accumulate {parts} --test-samples {samples}")
+}
+
 /// Trainings on several ranks, each with its name, its flags, and why it cannot be had here.
 fn ranks(
     arguments: &GpuCheckArguments,
@@ -226,23 +246,36 @@ fn ranks(
         let flags = line.split_whitespace().map(str::to_string);
         all.push((name.to_string(), flags.collect(), skipped));
     };
-    let alone = format!("--ranks 1 --devices {device} --backend nccl");
+    let one_rank = flags_of_one_rank(device).join(" ");
+    let alone = format!("{one_rank} --backend nccl");
     add("NCCL, 1 rank", &alone, no_nccl.clone());
     let sharded = format!("{alone} --shard gradients");
     add("NCCL, 1 rank, sharded gradients", &sharded, no_nccl.clone());
     add(
         &format!("NCCL, {several} ranks on {several} GPUs"),
-        &format!("--gpus {several} --backend nccl"),
+        &format!(
+            "--gpus {several} --backend nccl {}",
+            parts_of_batch(several)
+        ),
         no_nccl.or(one_gpu),
     );
     for count in [2, 4] {
         let name = format!("host backend, {count} ranks on one device");
         let line = format!("--ranks {count} --devices {} --backend host", on(count));
-        add(&name, &line, None);
+        add(&name, &format!("{line} {}", parts_of_batch(count)), None);
     }
-    let split = format!("--strategy model-parallel --devices {}", on(2));
+    let split = format!(
+        "--strategy model-parallel --devices {} {}",
+        on(2),
+        parts_of_batch(1)
+    );
     add("model-parallel, 2 parts on one device", &split, None);
-    let pipeline = format!("--ranks 2 --pipeline 2 --devices {}", on(2));
+    // Stages that are chosen by measured times need kernels of all of the model on the first rank.
+    let pipeline = format!(
+        "--ranks 2 --pipeline 2 --stages fc1 --devices {} --micro-batches {} --test-samples {MICRO_BATCH}",
+        on(2),
+        BATCH / MICRO_BATCH
+    );
     add("pipeline, 2 ranks on one device", &pipeline, None);
     all
 }
