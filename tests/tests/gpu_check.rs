@@ -143,6 +143,36 @@ fn a_part_that_crashes_costs_its_own_rows_and_says_why() {
 }
 
 #[test]
+fn a_training_that_crashes_costs_no_numbers_though_one_process_may_do_both() {
+    let found =
+        check("--sections numbers,training --python none --plant crash-in-training".split(' '));
+    assert_eq!(found.ended.code(), 1, "{}", found.ended);
+    let rows = found.rows();
+    assert_eq!(rows.len(), 6 + 3);
+    for (name, state, note) in rows {
+        if name.starts_with("steps") {
+            assert_eq!(state, "failed", "{name}");
+            assert!(note.contains("planted: this training crashes"), "{note}");
+        } else {
+            assert_eq!(state, "passed", "{name}: {note}");
+        }
+    }
+}
+
+#[test]
+fn a_part_that_crashes_before_another_of_its_process_leaves_that_a_process() {
+    let found = check("--sections numbers,training --python none --plant crash".split(' '));
+    assert_eq!(found.ended.code(), 1, "{}", found.ended);
+    for (name, state, note) in found.rows() {
+        assert_eq!(state, "failed", "{name}");
+        assert!(
+            note.contains("planted: this part crashes"),
+            "{name}: {note}"
+        );
+    }
+}
+
+#[test]
 fn a_part_that_hangs_is_killed_at_its_limit() {
     let flags = ["--sections", "numbers", "--python", "none"];
     let found = check(

@@ -1,12 +1,13 @@
 //! `everburn-bench gpu-check`: what a machine with a GPU is asked, in one command of less than ten minutes.
 //!
-//! The binary needs nothing beside it: no Rust, no data. Each part runs in a process of its own with a deadline
-//! of its own, so that one that crashes or hangs costs its rows and no other. What has been found is written after
+//! The binary needs nothing beside it: no Rust, no data. Each part runs in a process with a deadline, where there
+//! are few cores in that of another part, so that one that crashes or hangs costs its rows and no other. What has been found is written after
 //! each row, and a table is there from the start, in which nothing has been reached.
 
 mod apart;
 mod child;
 mod commands;
+mod compared;
 mod machine;
 mod markdown;
 pub(crate) mod order;

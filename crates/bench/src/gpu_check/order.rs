@@ -1,4 +1,4 @@
-//! What a process of a check is to do, one part, and what it answers: a line of JSON.
+//! What a process of a check is to do, one part or more, and what it answers: a line of JSON per part.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 /// The seed of everything: both devices start from the weights that the processor draws.
 pub(super) const SEED: u64 = 7;
 
-/// A part on a device.
+/// Parts on a device, one after the other.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    pub(super) part: Part,
+    pub(super) parts: Vec<Part>,
     pub(super) device: String,
     /// Smaller models and fewer steps.
     pub(super) quick: bool,
@@ -103,6 +103,8 @@ pub(super) enum Plant {
     Ranks,
     /// A process that panics.
     Crash,
+    /// The same, when it comes to a training.
+    CrashInTraining,
     /// A process that does not end.
     Hang,
 }
@@ -127,6 +129,12 @@ pub(super) fn rounding(device: &str) -> f64 {
     }
 }
 
+/// The line that a process prints after each part.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Answer<T> {
+    pub(super) found: T,
+}
+
 /// How far the device is from the processor: the largest difference of a tensor's numbers, as a part of its
 /// largest number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -141,7 +149,7 @@ pub(super) struct Numbers {
     pub(super) spread: f64,
 }
 
-/// The losses that a part prints.
+/// The losses that a part has found.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PrintedLosses {
     pub(super) losses: Vec<f64>,

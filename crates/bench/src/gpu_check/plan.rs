@@ -32,6 +32,13 @@ const RANKS_LIMIT: f64 = 2e-5;
 /// products in another order, and tensor cores may round their factors to ten bits.
 const NUMBER_LIMIT: f64 = 5e-3;
 
+/// How many samples all ranks together have per step.
+pub(super) const BATCH: usize = 64;
+
+/// How many samples a rank has at a time in `ranks`, in training and in the test, on 1, 2 or 4 ranks: each shape has its own
+/// kernels, which all of these trainings share.
+const MICRO_BATCH: usize = 16;
+
 /// Something to do, and the rows that it fills.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
@@ -83,6 +90,14 @@ pub(super) enum Work {
 }
 
 impl Work {
+    /// The model that is compared with the CPU.
+    fn compared(&self) -> Option<CheckedModel> {
+        match self {
+            Self::Numbers(model) | Self::Losses(model) => Some(*model),
+            _ => None,
+        }
+    }
+
     /// Whether it measures time, and nothing else may use the device meanwhile.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self, Self::NcclCost | Self::Throughput { .. } | Self::Peers)
@@ -183,6 +198,39 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Ta
     tasks
 }
 
+/// `tasks` in jobs, in order: one each; but both of a model, where there are fewer `workers` than tasks that may run in
+/// parallel. One process then does both, and finds for the second what it has compiled for the first.
+pub(super) fn jobs(tasks: &[Task], workers: usize) -> Vec<Vec<&Task>> {
+    let parallel = tasks
+        .iter()
+        .filter(|task| !task.work.is_timed() && task.skipped.is_none());
+    let joins = workers < parallel.count();
+    let mut jobs: Vec<Vec<&Task>> = Vec::new();
+    for task in tasks {
+        let model = task.work.compared().filter(|_| joins);
+        let of_model = |job: &&mut Vec<&Task>| model.is_some() && job[0].work.compared() == model;
+        let same = jobs.iter_mut().find(of_model);
+        match same {
+            Some(job) => job.push(task),
+            None => jobs.push(vec![task]),
+        }
+    }
+    jobs
+}
+
+/// The flags of the training with which those on several ranks are compared.
+pub(super) fn flags_of_one_rank(device: &str) -> Vec<String> {
+    let line = format!("--ranks 1 --devices {device} {}", parts_of_batch(1));
+    line.split_whitespace().map(str::to_string).collect()
+}
+
+/// The flags with which each of `ranks` has [`MICRO_BATCH`] samples at a time.
+fn parts_of_batch(ranks: usize) -> String {
+    let samples = ranks * MICRO_BATCH;
+    let parts = BATCH.div_ceil(samples);
+    format!("--accumulate {parts} --test-samples {samples}")
+}
+
 /// Trainings on several ranks, each with its name, its flags, and why it cannot be had here.
 fn ranks(
     arguments: &GpuCheckArguments,
@@ -198,23 +246,36 @@ fn ranks(
         let flags = line.split_whitespace().map(str::to_string);
         all.push((name.to_string(), flags.collect(), skipped));
     };
-    let alone = format!("--ranks 1 --devices {device} --backend nccl");
+    let one_rank = flags_of_one_rank(device).join(" ");
+    let alone = format!("{one_rank} --backend nccl");
     add("NCCL, 1 rank", &alone, no_nccl.clone());
     let sharded = format!("{alone} --shard gradients");
     add("NCCL, 1 rank, sharded gradients", &sharded, no_nccl.clone());
     add(
         &format!("NCCL, {several} ranks on {several} GPUs"),
-        &format!("--gpus {several} --backend nccl"),
+        &format!(
+            "--gpus {several} --backend nccl {}",
+            parts_of_batch(several)
+        ),
         no_nccl.or(one_gpu),
     );
     for count in [2, 4] {
         let name = format!("host backend, {count} ranks on one device");
         let line = format!("--ranks {count} --devices {} --backend host", on(count));
-        add(&name, &line, None);
+        add(&name, &format!("{line} {}", parts_of_batch(count)), None);
     }
-    let split = format!("--strategy model-parallel --devices {}", on(2));
+    let split = format!(
+        "--strategy model-parallel --devices {} {}",
+        on(2),
+        parts_of_batch(1)
+    );
     add("model-parallel, 2 parts on one device", &split, None);
-    let pipeline = format!("--ranks 2 --pipeline 2 --devices {}", on(2));
+    // Stages that are chosen by measured times need kernels of all of the model on the first rank.
+    let pipeline = format!(
+        "--ranks 2 --pipeline 2 --stages fc1 --devices {} --micro-batches {} --test-samples {MICRO_BATCH}",
+        on(2),
+        BATCH / MICRO_BATCH
+    );
     add("pipeline, 2 ranks on one device", &pipeline, None);
     all
 }

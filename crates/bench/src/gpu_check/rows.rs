@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use super::apart::furthest;
 use super::child::Ended;
+use super::order::Answer;
 use super::record::{Record, SideThroughput, State};
 
 /// What a row comes to: the number, the most that it may be if that is not the plan's, and a note; or why there is none.
@@ -26,15 +29,25 @@ impl Value {
     }
 }
 
-/// The result that a part has printed, or why there is none.
-pub(super) fn result<T: serde::de::DeserializeOwned>(ended: &Ended) -> Result<T, String> {
+/// Whether a line of a process is the [`Answer`] of a part. Other lines are what the training says.
+pub(super) fn is_answer(line: &str) -> bool {
+    line.starts_with(r#"{"found":"#)
+}
+
+/// What the line of an answer says.
+pub(super) fn read_answer<T: DeserializeOwned>(line: &str) -> Result<T, String> {
+    let answer = serde_json::from_str::<Answer<T>>(line);
+    let answer = answer.map_err(|error| format!("its result cannot be read: {error}"))?;
+    Ok(answer.found)
+}
+
+/// The result of a process's last part, or why there is none.
+pub(super) fn result<T: DeserializeOwned>(ended: &Ended) -> Result<T, String> {
     if let Some(why) = ended.failure() {
         return Err(why);
     }
-    // Other lines are what the training says.
-    let found = ended.lines.iter().rev().find(|line| line.starts_with('{'));
-    let found = found.ok_or("it has printed no result")?;
-    serde_json::from_str(found).map_err(|error| format!("its result cannot be read: {error}"))
+    let found = ended.lines.iter().rev().find(|line| is_answer(line));
+    read_answer(found.ok_or("it has printed no result")?)
 }
 
 pub(super) fn compare(one: &[f64], other: &[f64]) -> CheckResult {

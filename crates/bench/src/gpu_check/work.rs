@@ -1,4 +1,4 @@
-//! Does the tasks of a check, each in a process of its own, and fills their rows.
+//! Does the tasks of a check, each in processes of its own or of its model, and fills their rows.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -9,10 +9,9 @@ use everburn_record::sync::lock;
 use serde::de::DeserializeOwned;
 
 use super::GpuCheckArguments;
-use super::apart::{self, furthest};
+use super::apart;
 use super::order::{
-    Benchmarked, CheckedModel, CommunicationCost, Numbers, Part, Plant, PrintedLosses, Rate,
-    Replayed, SEED, rounding, rounds_factors,
+    Benchmarked, CommunicationCost, Part, Plant, Rate, Replayed, SEED, rounds_factors,
 };
 use super::peers;
 use super::plan::{self, Task, Work};
@@ -20,7 +19,7 @@ use super::record::{Record, SideThroughput, State};
 use super::rows::{CheckResult, Spent, Value, compare, fill, fill_throughput, result};
 
 /// What cannot be done in less is not begun.
-const LEAST: Duration = Duration::from_secs(1);
+pub(super) const LEAST: Duration = Duration::from_secs(1);
 
 /// A check on its way.
 pub(super) struct Check<'a> {
@@ -47,10 +46,6 @@ const TO_PREPARE: u64 = 64 << 30;
 /// The memory that a task takes that measures no time, in bytes.
 const OF_A_TASK: u64 = 2 << 30;
 
-/// How many times as far from the processor's gradients and losses a device may be, as the processor is itself when weights
-/// are rounded: the furthest of a few is seldom the furthest of all.
-const TIMES_SPREAD: f64 = 2.0;
-
 /// How far apart the losses of two processes may be on a device that rounds factors. Each tunes its kernels for itself, and
 /// those of one round where the other's do not: 1.3e-3 after 20 steps was seen between two runs of the same bits otherwise.
 const TUNED_APART: f64 = 1e-2;
@@ -64,22 +59,21 @@ impl Check<'_> {
     /// compiled beside the others.
     pub(super) fn run_all(&self, tasks: &[Task]) -> std::io::Result<()> {
         let workers = self.workers();
+        let jobs = plan::jobs(tasks, workers);
         if workers > 1 {
             let prepares = self.free_memory().is_some_and(|free| free >= TO_PREPARE);
-            let now = tasks
-                .iter()
-                .filter(|task| prepares || !task.work.is_timed());
+            let now = jobs.iter().filter(|job| prepares || !is_timed(job));
             let queue = Mutex::new(now);
             std::thread::scope(|scope| {
                 let work = || -> std::io::Result<()> {
                     loop {
                         let next = lock(&queue).next();
-                        let Some(task) = next else {
+                        let Some(job) = next else {
                             return Ok(());
                         };
-                        match task.work.is_timed() {
-                            true => self.prepare(task)?,
-                            false => self.run(task)?,
+                        match is_timed(job) {
+                            true => self.prepare(job[0])?,
+                            false => self.run(job)?,
                         }
                     }
                 };
@@ -87,10 +81,8 @@ impl Check<'_> {
                 working.into_iter().try_for_each(join)
             })?;
         }
-        let mut left = tasks
-            .iter()
-            .filter(|task| workers == 1 || task.work.is_timed());
-        left.try_for_each(|task| self.run(task))
+        let mut left = jobs.iter().filter(|job| workers == 1 || is_timed(job));
+        left.try_for_each(|job| self.run(job))
     }
 
     /// How many tasks are done at a time.
@@ -109,10 +101,22 @@ impl Check<'_> {
         everburn::devices::free_memory(devices, 0, 1)
     }
 
-    /// How long `task` may take now.
-    fn limit(&self, task: &Task) -> Duration {
+    /// How long `tasks` together may take now, and how long at any other time.
+    pub(super) fn limit(&self, tasks: &[&Task]) -> (Duration, Duration) {
+        let full = tasks.iter().map(|task| task.limit).sum::<Duration>();
+        let leaves = tasks.iter().map(|task| task.leaves).max();
         let left = self.budget.saturating_sub(lock(&self.record).elapsed());
-        task.limit.min(left.saturating_sub(task.leaves))
+        let left = left.saturating_sub(leaves.unwrap_or_default());
+        (full.min(left), full)
+    }
+
+    /// Notes for the rows of `tasks` that there is no time left.
+    pub(super) fn leave_unreached(&self, tasks: &[&Task]) -> std::io::Result<()> {
+        let mut record = lock(&self.record);
+        for (name, _) in tasks.iter().flat_map(|task| task.work.checks()) {
+            record.check(&name).note = "time was up".to_string();
+        }
+        record.write()
     }
 
     /// Has the kernels of a task compiled and tuned, whose time is measured later.
@@ -124,13 +128,14 @@ impl Check<'_> {
             _ => return Ok(()),
         };
         let command = self.part(part, &self.arguments.device, None);
-        let limit = self.limit(task).max(LEAST);
+        let limit = self.limit(&[task]).0.max(LEAST);
         // Whatever is wrong with it is found again.
         self.run_part(command, limit).map(drop)
     }
 
-    /// Does `task`, or says why not. Whatever is wrong with it is in its rows.
-    fn run(&self, task: &Task) -> std::io::Result<()> {
+    /// Does the tasks of a job, or says why not. Whatever is wrong with them is in their rows.
+    fn run(&self, job: &[&Task]) -> std::io::Result<()> {
+        let task = job[0];
         let names = task.work.checks();
         if let Some(why) = &task.skipped {
             // Its rows have said so from the start.
@@ -139,30 +144,21 @@ impl Check<'_> {
             }
             return Ok(());
         }
-        let limit = self.limit(task);
+        let (limit, full) = self.limit(job);
         if limit < LEAST {
-            let mut record = lock(&self.record);
-            for (name, _) in &names {
-                record.check(name).note = "time was up".to_string();
-            }
-            return record.write();
+            return self.leave_unreached(job);
         }
         let start = Instant::now();
         let spent = || Spent {
             time: start.elapsed(),
             limit,
-            full: task.limit,
+            full,
         };
         let fill = |name: &str, found: CheckResult, otherwise: State| {
             fill(&mut lock(&self.record), name, found, spent(), otherwise)
         };
         match &task.work {
-            Work::Numbers(model) => {
-                let [forward, backward] = self.numbers(*model, limit)?;
-                fill(&names[0].0, forward, State::Failed)?;
-                fill(&names[1].0, backward, State::Failed)
-            }
-            Work::Losses(model) => fill(&names[0].0, self.losses(*model, limit)?, State::Failed),
+            Work::Numbers(_) | Work::Losses(_) => self.compare_model(job),
             Work::Ranks { name, flags } => {
                 fill(name, self.ranks(name, flags, limit)?, State::Failed)
             }
@@ -194,62 +190,22 @@ impl Check<'_> {
         Ok(result(&self.run_part(command, limit)?))
     }
 
-    fn numbers(&self, model: CheckedModel, limit: Duration) -> std::io::Result<[CheckResult; 2]> {
-        Ok(match self.found::<Numbers>(Part::Numbers(model), limit)? {
-            Err(why) => [Err(why.clone()), Err(why)],
-            Ok(found) => {
-                let note = format!("furthest: {}", found.parameter);
-                let backward = Value {
-                    limit: TIMES_SPREAD * found.spread,
-                    ..Value::new(found.backward, note)
-                };
-                [Ok(Value::new(found.forward, String::new())), Ok(backward)]
-            }
-        })
-    }
-
-    /// The device and the processor train at the same time: they do not get in each other's way. The device's losses may be
-    /// [`TIMES_SPREAD`] times as far off as the processor's own are from rounded weights.
-    fn losses(&self, model: CheckedModel, limit: Duration) -> std::io::Result<CheckResult> {
-        let device = &self.arguments.device;
-        let part = |rounding| Part::Losses {
-            model,
-            steps: plan::steps(self.arguments),
-            rounding,
-        };
-        let there = self.part(part(None), device, self.arguments.plant);
-        let here = self.part(part(None), "flex", None);
-        let rounded = self.part(part(Some(rounding(device))), "flex", None);
-        let (here, rounded, there) = std::thread::scope(|scope| {
-            let run = |command| self.run_part(command, limit);
-            let here = scope.spawn(move || run(here));
-            let rounded = scope.spawn(move || run(rounded));
-            let there = run(there);
-            (join(here), join(rounded), there)
-        });
-        let here = result::<PrintedLosses>(&here?);
-        let rounded = result::<PrintedLosses>(&rounded?);
-        let there = result::<PrintedLosses>(&there?);
-        let on_cpu = |why| format!("on the CPU: {why}");
-        let (here, rounded) = match (here, rounded) {
-            (Ok(here), Ok(rounded)) => (here, rounded),
-            (Err(why), _) | (_, Err(why)) => return Ok(Err(on_cpu(why))),
-        };
-        let spread = furthest(&here.losses, &rounded.losses).map_or(0.0, |(spread, _)| spread);
-        let found = there.and_then(|there| compare(&here.losses, &there.losses));
-        Ok(found.map(|found| Value {
-            limit: TIMES_SPREAD * spread,
-            ..found
-        }))
-    }
-
     /// A training with these flags against the same without.
     fn ranks(&self, name: &str, flags: &[String], limit: Duration) -> std::io::Result<CheckResult> {
-        let (alone, found) = std::thread::scope(|scope| {
-            let alone = scope.spawn(|| self.on_one_rank(limit));
-            let found = self.train(name, flags, limit);
-            (join(alone), found)
-        });
+        let (alone, found) = match self.arguments.is_software() {
+            // Both have the same kernels, in one folder: the second finds what the first has compiled.
+            true => {
+                let start = Instant::now();
+                let alone = self.on_one_rank(limit);
+                let left = limit.saturating_sub(start.elapsed()).max(LEAST);
+                (alone, self.train(name, flags, left))
+            }
+            false => std::thread::scope(|scope| {
+                let alone = scope.spawn(|| self.on_one_rank(limit));
+                let found = self.train(name, flags, limit);
+                (join(alone), found)
+            }),
+        };
         let alone = alone?;
         let limit = match rounds_factors(&self.arguments.device) {
             true => TUNED_APART,
@@ -267,8 +223,8 @@ impl Check<'_> {
         if let Some(known) = &*alone {
             return Ok(Ok(known.clone()));
         }
-        let flags = ["--ranks", "1", "--devices", &self.arguments.device];
-        let found = self.train(ONE_RANK, &flags.map(str::to_string), limit)?;
+        let flags = plan::flags_of_one_rank(&self.arguments.device);
+        let found = self.train(ONE_RANK, &flags, limit)?;
         // Where its time was up, the next task tries again.
         *alone = found.clone().ok();
         Ok(found)
@@ -286,16 +242,18 @@ impl Check<'_> {
         let steps = if self.arguments.quick { "4" } else { "20" };
         let planted = self.arguments.plant == Some(Plant::Ranks) && name != ONE_RANK;
         let learning_rate = if planted { "0.505" } else { "0.5" };
+        let batch = plan::BATCH.to_string();
+        let samples = (21 * plan::BATCH).to_string();
         let mut command = self.command("mnist", name);
         command
             .args(["train", "mnist", "--no-dashboard", "--log-every", "1"])
-            .args(["--data", "synthetic", "--train-samples", "1400"])
-            .args(["--validation-samples", "40", "--test-samples", "40"])
+            // Full batches, and none to validate on: each shape has its own kernels.
+            .args(["--data", "synthetic", "--train-samples", &samples])
+            .args(["--validation-samples", "0", "--batch-size", &batch])
             .args(["--steps", steps, "--seed", &SEED.to_string()])
             // Adam does not see gradients that are all too large by the same factor.
             .args(["--optimizer", "sgd", "--lr-schedule", "constant"])
-            .args(["--batch-size", "64", "--warmup-steps", "0"])
-            .args(["--learning-rate", learning_rate])
+            .args(["--warmup-steps", "0", "--learning-rate", learning_rate])
             .arg("--run-dir")
             .arg(&run)
             .args(flags);
@@ -351,7 +309,14 @@ impl Check<'_> {
 }
 
 /// What a thread that runs processes has found.
-fn join<T>(thread: std::thread::ScopedJoinHandle<'_, std::io::Result<T>>) -> std::io::Result<T> {
+pub(super) fn join<T>(
+    thread: std::thread::ScopedJoinHandle<'_, std::io::Result<T>>,
+) -> std::io::Result<T> {
     let panicked = |_| Err(std::io::Error::other("a thread that waits has panicked"));
     thread.join().unwrap_or_else(panicked)
+}
+
+/// Whether a job measures time; it is one task then.
+fn is_timed(job: &[&Task]) -> bool {
+    job[0].work.is_timed()
 }

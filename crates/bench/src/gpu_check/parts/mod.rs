@@ -1,4 +1,4 @@
-//! What a process of a check does: one part, whose result is a line of JSON.
+//! What a process of a check does: one part or more, each with a line of JSON as its result.
 
 mod losses;
 mod models;
@@ -7,15 +7,16 @@ mod numbers;
 mod replay;
 mod throughput;
 
+use everburn::burn::prelude::Device;
 use everburn::devices;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::losses::{Losses, batch_size};
 use self::numbers::Compare;
-use super::order::{Order, Part, Plant, PrintedLosses, rounding};
+use super::order::{Answer, Order, Part, Plant, PrintedLosses, rounding};
 use crate::failure::Failure;
 
-/// Does a part, and prints what it yields.
+/// Does the parts of `order`, and prints after each what it yields.
 pub(crate) fn run(order: &Order) -> Result<(), Failure> {
     match order.plant {
         Some(Plant::Crash) => panic!("planted: this part crashes"),
@@ -24,16 +25,25 @@ pub(crate) fn run(order: &Order) -> Result<(), Failure> {
         },
         _ => {}
     }
-    let (name, quick) = (&order.device, order.quick);
-    let names = std::slice::from_ref(name);
+    let names = std::slice::from_ref(&order.device);
     devices::check(names, 1)?;
     let device = devices::of_rank(names, 0)?;
-    let json = match order.part {
+    for part in &order.parts {
+        let found = result_of(*part, order, &device)?;
+        say!("{}", json!(Answer { found }));
+    }
+    Ok(())
+}
+
+/// What a part of `order` yields.
+fn result_of(part: Part, order: &Order, device: &Device) -> Result<Value, Failure> {
+    let (name, quick) = (&order.device, order.quick);
+    Ok(match part {
         Part::Numbers(model) => {
             // The shapes of a training have the same kernels.
             let samples = batch_size(model);
             let compare = Compare {
-                device,
+                device: device.clone(),
                 samples,
                 rounding: rounding(name),
                 plant: order.plant,
@@ -45,9 +55,12 @@ pub(crate) fn run(order: &Order) -> Result<(), Failure> {
             steps,
             rounding,
         } => {
+            if order.plant == Some(Plant::CrashInTraining) {
+                panic!("planted: this training crashes");
+            }
             let visitor = Losses {
                 model,
-                device,
+                device: device.clone(),
                 steps,
                 rounding,
             };
@@ -57,10 +70,8 @@ pub(crate) fn run(order: &Order) -> Result<(), Failure> {
             }
             json!(PrintedLosses { losses })
         }
-        Part::NcclCost => json!(nccl_cost::run(&device, name, quick)?),
-        Part::Replay => json!(replay::run(&device)?),
-        Part::Throughput { what, batch } => json!(throughput::run(what, &device, batch, quick)?),
-    };
-    say!("{json}");
-    Ok(())
+        Part::NcclCost => json!(nccl_cost::run(device, name, quick)?),
+        Part::Replay => json!(replay::run(device)?),
+        Part::Throughput { what, batch } => json!(throughput::run(what, device, batch, quick)?),
+    })
 }

@@ -15,11 +15,12 @@ use everburn_models::gpt::GptConfig;
 use everburn_models::mnist::MnistConfig;
 use everburn_models::mnist_bn::MnistBnConfig;
 
+use super::losses::batch_size;
 use crate::failure::Failure;
 use crate::gpu_check::order::{CheckedModel, SEED};
 
 impl CheckedModel {
-    /// Calls `visitor` with the model and `samples` to train it on.
+    /// Calls `visitor` with the model, `samples` to train it on, and a test set of one batch: it has the kernels of a step.
     pub(super) fn visit<V: Visitor>(
         self,
         samples: usize,
@@ -28,19 +29,17 @@ impl CheckedModel {
         match self {
             Self::Mnist => {
                 let model = drawn(|device| MnistConfig::new().init(device));
-                visitor
-                    .visit::<_, Classification<4>, _>(model, images(samples, ImageBatcher::unit())?)
+                let images = images(samples, batch_size(self), ImageBatcher::unit())?;
+                visitor.visit::<_, Classification<4>, _>(model, images)
             }
             Self::MnistBn => {
                 let config = MnistBnConfig::new().with_dropout(0.0);
                 let model = drawn(|device| config.init(device));
-                visitor.visit::<_, Classification<4>, _>(
-                    model,
-                    images(samples, ImageBatcher::bytes())?,
-                )
+                let images = images(samples, batch_size(self), ImageBatcher::bytes())?;
+                visitor.visit::<_, Classification<4>, _>(model, images)
             }
             Self::GptNano => {
-                let (vocabulary, texts) = texts(samples)?;
+                let (vocabulary, texts) = texts(samples, batch_size(self))?;
                 let model = drawn(|device| GptConfig::nano(vocabulary).init(device));
                 visitor.visit::<_, NextToken, _>(model, texts)
             }
@@ -91,11 +90,11 @@ pub(super) fn rounded<M: Module>(model: M, rounding: f64, seed: u64) -> M {
 
 type Images = TrainingData<everburn_datasets::ImageItem, (Tensor<4>, Tensor<1, Int>)>;
 
-fn images(samples: usize, batcher: ImageBatcher) -> Result<Images, Failure> {
+fn images(samples: usize, tested: usize, batcher: ImageBatcher) -> Result<Images, Failure> {
     let digits = SyntheticDigits::new(SEED);
     let (train, test) = (
         digits.generate(Split::Train, samples)?,
-        digits.generate(Split::Test, 10)?,
+        digits.generate(Split::Test, tested)?,
     );
     let data = TrainingData::new("synthetic digits", train, test, batcher);
     Ok(data.with_origin("made for the check"))
@@ -103,7 +102,7 @@ fn images(samples: usize, batcher: ImageBatcher) -> Result<Images, Failure> {
 
 type Texts = TrainingData<everburn_datasets::TextItem, (Tensor<2, Int>, Tensor<2, Int>)>;
 
-fn texts(samples: usize) -> Result<(usize, Texts), Failure> {
+fn texts(samples: usize, tested: usize) -> Result<(usize, Texts), Failure> {
     let loaded = load_text(&TextRequest {
         choice: DataChoice::Embedded,
         context: 64,
@@ -112,6 +111,8 @@ fn texts(samples: usize) -> Result<(usize, Texts), Failure> {
         ..TextRequest::default()
     })?;
     let vocabulary = loaded.vocabulary;
-    let data = TrainingData::new("embedded text", loaded.train, loaded.test, TextBatcher);
+    // The text's own test set is smaller than a batch.
+    let test = loaded.train.first(tested);
+    let data = TrainingData::new("embedded text", loaded.train, test, TextBatcher);
     Ok((vocabulary, data.with_origin("made for the check")))
 }

@@ -128,6 +128,52 @@ fn pytorchs_side_has_our_rows() {
 }
 
 #[test]
+fn one_process_does_both_parts_of_a_model_where_there_are_fewer_workers_than_tasks() {
+    let all = tasks(&arguments("--device webgpu:cpu"), &with_gpus(0));
+    let sections = |job: &Vec<&Task>| job.iter().map(|task| task.section).collect::<Vec<_>>();
+    let few = jobs(&all, 2);
+    let models: Vec<_> = few.iter().filter(|job| job.len() > 1).collect();
+    assert_eq!(models.len(), CheckedModel::ALL.len());
+    for (job, model) in models.into_iter().zip(CheckedModel::ALL) {
+        assert_eq!(sections(job), [Section::Numbers, Section::Training]);
+        assert!(job.iter().all(|task| task.work.compared() == Some(model)));
+    }
+    assert_eq!(few.iter().map(Vec::len).sum::<usize>(), all.len());
+    assert_eq!(jobs(&all, 10).len(), all.len(), "as many workers as tasks");
+    let chosen = tasks(&arguments("--sections numbers"), &with_gpus(1));
+    assert_eq!(jobs(&chosen, 1).len(), 3, "one part of each model");
+}
+
+#[test]
+fn all_trainings_on_up_to_four_ranks_have_the_same_number_of_samples_at_a_time() {
+    let value = |flags: &[String], flag: &str| -> Option<usize> {
+        let position = flags.iter().position(|word| word == flag)?;
+        flags[position + 1].parse().ok()
+    };
+    let device = "webgpu:cpu";
+    let all = tasks(&arguments("--device webgpu:cpu"), &with_gpus(0));
+    let trained = all.into_iter().filter_map(|task| match task.work {
+        Work::Ranks { flags, .. } if task.skipped.is_none() => Some(flags),
+        _ => None,
+    });
+    let mut trained: Vec<_> = trained.collect();
+    trained.push(flags_of_one_rank(device));
+    assert_eq!(trained.len(), 4 + 1);
+    for flags in trained {
+        let micro_batches = value(&flags, "--micro-batches");
+        let parts = micro_batches.or_else(|| value(&flags, "--accumulate"));
+        let replicas = match micro_batches {
+            Some(_) => 1,
+            None => value(&flags, "--ranks").unwrap_or(1),
+        };
+        let parts = parts.expect("each divides its batch");
+        assert_eq!(BATCH / parts / replicas, MICRO_BATCH, "{flags:?}");
+        let tested = value(&flags, "--test-samples");
+        assert_eq!(tested, Some(MICRO_BATCH * replicas), "{flags:?}");
+    }
+}
+
+#[test]
 fn sections_can_be_chosen() {
     let all = tasks(&arguments("--sections numbers,peers"), &with_gpus(1));
     let sections: Vec<_> = all.iter().map(|task| task.section).collect();
