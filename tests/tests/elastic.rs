@@ -272,8 +272,6 @@ fn a_rank_0_that_comes_back_shows_the_epochs_of_the_run() {
     job.signal(Signal::INT);
     let ended = job.wait();
     assert_eq!(ended.code(), 130, "{ended}");
-    let met = ["INFO after step ", "more ranks come, and all meet again"];
-    ended.stderr.assert_contains(met);
     let events = run.text("events.jsonl");
     let event = events
         .lines()

@@ -264,7 +264,7 @@ pub enum TrainError {
     #[error(
         "the parameters that rank {taker} has restored are not those of rank {giver}, whose state after step {step} it was given: \
          the memory or the arithmetic of one of them cannot be trusted, or they run different programs; check the memory of both \
-         machines, and `everburn --version` on each"
+         machines, and that both run the same program"
     )]
     RestoredOthers {
         /// The rank that was given the state.

@@ -259,6 +259,7 @@ fn a_rank_that_another_has_asked_to_give_a_sub_group_up_reports_the_hang_too() {
     let reports = on_all_ranks(Wire::Threads, 3, options(), |group| {
         let monitor = start_monitor(&store, &group, SELDOM, None);
         let gradients = group.duplicate("gradients").unwrap();
+        gradients.barrier().wait().unwrap();
         if group.rank() == 1 {
             meeting.wait();
             return None;
