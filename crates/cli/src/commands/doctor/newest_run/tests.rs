@@ -130,6 +130,21 @@ fn a_rank_for_which_the_others_have_waited_is_named_with_the_command_that_shows_
     let what = "rank 1 was slow, and the others waited for it 25 % of their steps' time";
     let command = format!(" report {}` shows", run.display());
     line.assert_contains([what, &command]);
+    let rank = LiveRank {
+        alive: true,
+        ..rank_here(0, None)
+    };
+    let training = Live {
+        unix_time_ms: unix_time_ms(),
+        phase: Phase::Training,
+        step: 12,
+        ranks: vec![rank],
+        ..Live::default()
+    };
+    training.write(&run.join(Live::FILE)).unwrap();
+    let line = findings(runs.path())[1].to_string();
+    line.assert_contains(["rank 1 is slow, and the others have waited for it 25 % of their"]);
+    std::fs::remove_file(run.join(Live::FILE)).unwrap();
     // They have waited for one that has failed.
     write_events(&run, &[Event::new(EventKind::Failure, "rank 1 has failed")]);
     let lines = findings(runs.path());
