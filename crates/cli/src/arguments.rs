@@ -170,7 +170,8 @@ pub(crate) struct TrainArguments {
     ))]
     pub(crate) init_from: Option<PathBuf>,
 
-    /// Leave these tensors of --init-from out, by their names in PyTorch, for a model with a new head: 'fc.*'.
+    /// Leave these tensors of --init-from out, by their names in PyTorch, for a model with a new head: 'fc.*'; may be
+    /// repeated.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) init_skip: Vec<String>,
 

@@ -74,7 +74,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(bytes) = report.peak_memory {
         say!("peak memory per rank: {}", units::bytes(bytes));
     }
-    if let Some((waited, more)) = run.and_then(|run| waited_for(run.path())) {
+    if let Some((waited, more)) = run.and_then(|run| waited_for(run.path(), false)) {
         say!("{waited}: {more}");
     }
     if let Some(run) = run {
@@ -84,10 +84,12 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
 }
 
 /// The rank for which the others of the run in `folder` have waited, where they did so for long, and the command that shows more.
-pub(crate) fn waited_for(folder: &Path) -> Option<(String, String)> {
+pub(crate) fn waited_for(folder: &Path, is_running: bool) -> Option<(String, String)> {
     let (rank, part) = RankTimes::read(folder, &mut Vec::new())?.waited_for()?;
+    let is = if is_running { "is" } else { "was" };
+    let have = if is_running { "have " } else { "" };
     let waited = format!(
-        "rank {rank} was slow, and the others waited for it {} of their steps' time",
+        "rank {rank} {is} slow, and the others {have}waited for it {} of their steps' time",
         units::percent(part, 0)
     );
     let (program, folder) = (invocation::name(), word(folder));

@@ -1,8 +1,8 @@
 //! `everburn-bench gpu-check`: what a machine with a GPU is asked, in one command of less than ten minutes.
 //!
-//! The binary needs nothing beside it: no Rust, no data. Each part runs in a process with a deadline, where there
-//! are few cores in that of another part, so that one that crashes or hangs costs its rows and no other. What has been found is written after
-//! each row, and a table is there from the start, in which nothing has been reached.
+//! The binary needs nothing beside it: no Rust, no data. Each part runs in a process with a deadline, or, where there
+//! are few cores, in that of another part of its model: one that crashes or hangs costs its rows and no other. What has
+//! been found is written after each row, and a table is there from the start, in which nothing has been reached.
 
 mod apart;
 mod child;

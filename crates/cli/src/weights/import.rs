@@ -53,7 +53,8 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
-    /// Leave these tensors of the file out, by their names, which the model has no place for: 'criterion.*'.
+    /// Leave these tensors of the file out, by their names, which the model has no place for: 'criterion.*'; may be
+    /// repeated.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) init_skip: Vec<String>,
 

@@ -36,7 +36,9 @@ pub(super) fn findings(runs: &Path) -> Vec<Finding> {
     }
     // While something else is wrong, ranks wait because of that.
     if found.iter().all(|finding| finding.verdict == Verdict::Ok) {
-        let waited = waited_for(&newest);
+        let live = Live::read(&newest).filter(|_| Live::has_owner(&newest));
+        let is_running = live.is_some_and(|live| live.phase != Phase::Ended);
+        let waited = waited_for(&newest, is_running);
         found.extend(waited.map(|(waited, more)| of_run(&newest, &waited, more.into())));
     }
     for finding in &mut found {

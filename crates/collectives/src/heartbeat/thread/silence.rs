@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::waits::{ends_after, waited};
 use super::{Beat, Followed, Heartbeat};
-use crate::group::{Core, ranks};
+use crate::group::{Core, FlightEntry, ranks};
 use crate::heartbeat::machine::SilentMachine;
 use crate::heartbeat::status::LATE_BEATS;
 use crate::runtime;
@@ -32,11 +33,11 @@ impl Heartbeat {
         let early = (limit / WARN_AFTER).max(WARN_AFTER * self.options.interval);
         for silent in self.newly_silent(now, early) {
             tracing::warn!(
-                "rank {}: {}{}; after {:.1} s without one (`HeartbeatOptions::timeout`) it counts as lost",
+                "rank {}: {}{}; {}",
                 silent.rank,
                 describe(silent.silence, &silent.beat),
                 self.how_to_continue(&silent.beat),
-                limit.as_secs_f64()
+                end_of_silence(silent.silence, limit, self.wait_left())
             );
         }
         let followed = lock(&self.state).followed.clone();
@@ -54,6 +55,13 @@ impl Heartbeat {
             detail += &text;
             core.heartbeat_timed_out(lost.rank, machine, detail);
         }
+    }
+
+    /// How long the group's longest wait may still take; `None` if nothing waits.
+    fn wait_left(&self) -> Option<Duration> {
+        let followed = lock(&self.state).followed.clone()?;
+        let core = followed.core.upgrade()?;
+        wait_left(&core.flight_record(), core.timeout())
     }
 
     /// When the first of the ranks whose beats are watched counts as lost, if none comes from it after `now`. Without a look at that
@@ -283,6 +291,24 @@ fn waited_for(core: &Arc<Core>, limit: Duration) -> Option<usize> {
     entry.waiting_for.first().copied()
 }
 
+/// How long the longest wait of a group with this `timeout` may still take.
+fn wait_left(records: &[FlightEntry], timeout: Duration) -> Option<Duration> {
+    Some(timeout.saturating_sub(waited(records)?))
+}
+
+/// What ends the wait for a rank that has been silent for `silence`: the `limit` of silence, or the timeout of the group, if that
+/// has less than the rest of it `left`.
+fn end_of_silence(silence: Duration, limit: Duration, left: Option<Duration>) -> String {
+    let lost_in = limit.saturating_sub(silence);
+    match left.filter(|left| *left < lost_in) {
+        Some(left) => ends_after(left, "GroupOptions::timeout"),
+        None => format!(
+            "after {:.1} s without one (`HeartbeatOptions::timeout`) it counts as lost",
+            limit.as_secs_f64()
+        ),
+    }
+}
+
 fn describe(silence: Duration, beat: &Beat) -> String {
     // A program that does not say at which step it is stays at 0.
     let step = (beat.step > 0).then(|| format!("at step {}", beat.step));
@@ -305,6 +331,23 @@ fn describe(silence: Duration, beat: &Beat) -> String {
 mod tests {
     use super::*;
     use crate::heartbeat::thread::tests::barrier;
+
+    #[test]
+    fn the_warning_of_a_silent_rank_names_the_deadline_that_comes_first() {
+        let seconds = Duration::from_secs;
+        let said = |records: &[FlightEntry], timeout: u64| {
+            let left = wait_left(records, seconds(timeout));
+            end_of_silence(seconds(10), seconds(30), left)
+        };
+        let lost = "after 30.0 s without one (`HeartbeatOptions::timeout`) it counts as lost";
+        assert_eq!(said(&[], 11), lost, "nothing waits");
+        // For 12 s.
+        let waits = [barrier(vec![1])];
+        assert_eq!(said(&waits, 300), lost);
+        assert_eq!(said(&waits, 32), lost);
+        let end = "the wait ends after 11 s more (`GroupOptions::timeout`)";
+        assert_eq!(said(&waits, 23), end);
+    }
 
     #[test]
     fn of_a_rank_that_has_told_no_step_none_is_named() {

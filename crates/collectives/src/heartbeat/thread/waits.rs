@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Followed, Heartbeat};
+use crate::group::FlightEntry;
 use crate::heartbeat::beat::Beat;
 use crate::heartbeat::report::{self, RankReport};
 use crate::sync::lock;
@@ -21,7 +22,7 @@ impl Heartbeat {
             stopped: self.known_stopped(),
             ..self.beat_of(Some(&followed))
         };
-        let Some(waited) = waited(&own).filter(|_| core.mailbox.failure().is_none()) else {
+        let Some(waited) = waited(&own.records).filter(|_| core.mailbox.failure().is_none()) else {
             *notice = WaitNotice::new();
             return;
         };
@@ -48,7 +49,7 @@ impl Heartbeat {
         let stalled = report.stalled?;
         let waits = |rank: &usize| {
             let beat = reports[*rank].beat.as_ref();
-            *rank != stalled && beat.is_some_and(|beat| waited(beat).is_some())
+            *rank != stalled && beat.is_some_and(|beat| waited(&beat.records).is_some())
         };
         let first = (0..reports.len()).find(waits)?;
         if first != followed.rank {
@@ -69,17 +70,22 @@ impl Heartbeat {
                 "the job was asked to stop after this step, and its launcher ends ranks that do not"
                     .to_owned()
             }
-            false => format!(
-                "the wait ends after {:.0} s more (`{option}`)",
-                left.as_secs_f64()
-            ),
+            false => ends_after(left, option),
         };
         report.while_waiting(waited_for, &end)
     }
 }
 
+/// When the wait for a rank ends, by which option.
+pub(super) fn ends_after(left: Duration, option: &str) -> String {
+    format!(
+        "the wait ends after {:.0} s more (`{option}`)",
+        left.as_secs_f64()
+    )
+}
+
 /// For how long an operation of a rank has waited for another, the longest of them.
-fn waited(beat: &Beat) -> Option<Duration> {
-    let waits = beat.records.iter().filter(|entry| entry.is_waiting());
+pub(super) fn waited(records: &[FlightEntry]) -> Option<Duration> {
+    let waits = records.iter().filter(|entry| entry.is_waiting());
     waits.map(|entry| entry.began).max()
 }

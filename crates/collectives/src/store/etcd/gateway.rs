@@ -200,8 +200,11 @@ impl Gateway {
                 .is_some_and(|notice| notice.is_due(deadline.elapsed()))
             {
                 let text = format!(
-                    "the store at {} is not reached yet ({}: {problem}); it is tried for {left:.0?} more: {CHECK_MEMBERS}; {}",
-                    self.address, self.urls[member], self.advice
+                    "the store at {} is not reached yet ({}: {problem}); it is tried for {:.0} s more: {CHECK_MEMBERS}; {}",
+                    self.address,
+                    self.urls[member],
+                    left.as_secs_f64(),
+                    self.advice
                 );
                 self.on_wait.tell(&RanksAwaited {
                     joined: Vec::new(),

@@ -163,7 +163,8 @@ fn not_reached_yet(address: &str, problem: &Problem, left: Duration) -> RanksAwa
     };
     let fault = &problem.fault;
     let text = format!(
-        "the store at {address} is not reached yet ({fault}); it is tried for {left:.0?} more{advice}"
+        "the store at {address} is not reached yet ({fault}); it is tried for {:.0} s more{advice}",
+        left.as_secs_f64()
     );
     RanksAwaited {
         joined: Vec::new(),
@@ -330,7 +331,7 @@ mod tests {
             not_reached_yet("node1:29500", &problem(cause), left).text
         };
         let begin =
-            "the store at node1:29500 is not reached yet (a fault); it is tried for 290s more";
+            "the store at node1:29500 is not reached yet (a fault); it is tried for 290 s more";
         assert_eq!(text(Cause::Other), begin);
         let why = ": nobody listens there; is machine 0 (or rank 0) started?";
         assert_eq!(text(Cause::Refused), format!("{begin}{why}"));

@@ -81,12 +81,12 @@ fn ranks_that_the_newest_run_waits_for_are_named_while_a_process_has_it() {
     let awaited = "waiting for slot 1 of machine 1 (never started), 2";
     assert!(line.contains(awaited) && !line.contains("290 s"), "{line}");
     // It has named no ranks that have joined.
-    let of_store = "the store at etcd://10.0.0.1:2379/a is not reached yet (io: refused); it is tried for 290s more: check";
+    let of_store = "the store at etcd://10.0.0.1:2379/a is not reached yet (io: refused); it is tried for 290 s more: check";
     write_text(of_store, now + 230_000);
     let line = findings(runs.path())[0].to_string();
     line.assert_contains(["is not reached yet (io: refused), 2", "-> see whether most"]);
     assert!(!line.contains("machines, or read"), "{line}");
-    let of_machine_0 = "the store at node1:29500 is not reached yet (refused); it is tried for 290s more: nobody listens there";
+    let of_machine_0 = "the store at node1:29500 is not reached yet (refused); it is tried for 290 s more: nobody listens there";
     write_text(of_machine_0, now + 230_000);
     let line = findings(runs.path())[0].to_string();
     line.assert_contains(["is not reached yet (refused), 2", "-> start machine 0"]);
@@ -130,6 +130,21 @@ fn a_rank_for_which_the_others_have_waited_is_named_with_the_command_that_shows_
     let what = "rank 1 was slow, and the others waited for it 25 % of their steps' time";
     let command = format!(" report {}` shows", run.display());
     line.assert_contains([what, &command]);
+    let rank = LiveRank {
+        alive: true,
+        ..rank_here(0, None)
+    };
+    let training = Live {
+        unix_time_ms: unix_time_ms(),
+        phase: Phase::Training,
+        step: 12,
+        ranks: vec![rank],
+        ..Live::default()
+    };
+    training.write(&run.join(Live::FILE)).unwrap();
+    let line = findings(runs.path())[1].to_string();
+    line.assert_contains(["rank 1 is slow, and the others have waited for it 25 % of their"]);
+    std::fs::remove_file(run.join(Live::FILE)).unwrap();
     // They have waited for one that has failed.
     write_events(&run, &[Event::new(EventKind::Failure, "rank 1 has failed")]);
     let lines = findings(runs.path());
