@@ -84,7 +84,7 @@ enum Command {
     /// Tokenize text of any size for `train`, as in `tokenize corpus/ --tokenizer tokenizer.json --output tokens`
     #[command(disable_help_flag = true)]
     Tokenize(PassthroughArguments),
-    /// List the devices that ranks can be given
+    /// List the devices that ranks can use
     #[command(disable_help_flag = true)]
     Devices(PassthroughArguments),
     /// Run all tests; arguments are handed to `cargo test`

@@ -120,7 +120,7 @@ impl Command {
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TrainArguments {
-    /// The model, one of `--list`, which shows the presets of some: settings in place of the defaults below.
+    /// The model, one of `--list`, which also shows presets: settings of some models in place of the defaults below.
     pub(crate) model: Option<String>,
 
     /// List the models with inputs, outputs, parameter counts and presets, and exit.
@@ -170,7 +170,7 @@ pub(crate) struct TrainArguments {
     ))]
     pub(crate) init_from: Option<PathBuf>,
 
-    /// Leave these tensors of --init-from out, by their names in PyTorch, for a model with a new head: 'fc.*'; may be
+    /// Leave out these tensors of --init-from, by their names in PyTorch, as for a model with a new head: 'fc.*'; may be
     /// repeated.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) init_skip: Vec<String>,
@@ -208,7 +208,7 @@ pub(crate) struct TextKeys {
     #[arg(long, value_name = "char|byte|FILE")]
     tokenizer: TokenizerKind,
 
-    /// Generate a sample every N steps, besides after each epoch [default: never].
+    /// Generate a sample every N steps, in addition to one after each epoch [default: never].
     #[arg(long, value_name = "STEPS")]
     sample_every: usize,
 }
@@ -217,9 +217,9 @@ pub(crate) struct TextKeys {
 #[derive(Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataKeys {
-    /// Images: mnist, fashion-mnist or synthetic; for resnet18, resnet50 and vit cifar10, cifar100, a folder, or tar shards (a
-    /// path or an address). For table, a CSV or Parquet file. Text: tinyshakespeare or embedded, a text file, or a file or folder of tokens
-    /// (`tokenize`, llm.c; nanogpt:FILE). auto: MNIST or tinyshakespeare if available [default: auto].
+    /// Images: mnist, fashion-mnist or synthetic; for resnet18, resnet50 and vit: cifar10, cifar100, a folder, or tar shards
+    /// (a path or an address). For table: a CSV or Parquet file. Text: tinyshakespeare or embedded, a text file, or a file or
+    /// folder of tokens (`tokenize`, llm.c; nanogpt:FILE). auto: MNIST or tinyshakespeare if available [default: auto].
     #[arg(long = "data", value_name = "NAME")]
     name: String,
 

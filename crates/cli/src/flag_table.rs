@@ -218,7 +218,7 @@ fn document() -> String {
     let mut text = format!(
         "# Flags\n\n\
          Every flag of every command, and the key of `config.toml` that it sets. [Configuration](configuration.md) has all \
-         keys with their defaults, [Configuration files](command-line.md) which source wins.\n\n\
+         keys with their defaults, [Configuration files](command-line.md) says which source wins.\n\n\
          This page is generated from the command line, with the tests of flags:\n\n\
          <!-- needs: a checkout -->\n\
          ```sh\n{WRITE}=1 cargo test --release --workspace --lib flag_table\n```\n"
@@ -291,7 +291,7 @@ fn document() -> String {
 /// What the models of this program set that the user has not.
 fn presets() -> String {
     let mut text = "\n## Presets\n\nSettings of a model in place of the defaults of [Configuration](configuration.md). \
-                    A file and flags win over them.\n\n| Model | Settings |\n|---|---|\n"
+                    A file and flags override them.\n\n| Model | Settings |\n|---|---|\n"
         .to_string();
     for task in tasks() {
         let settings = settings_by_path(&task.preset()).into_iter();

@@ -29,7 +29,7 @@ pub(crate) struct GenerateArguments {
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub(crate) prompts: Option<PathBuf>,
 
-    /// How many texts are written at once.
+    /// The number of texts to generate at once.
     #[arg(long, value_name = "TEXTS", default_value_t = 16)]
     pub(crate) batch_size: usize,
 

@@ -38,7 +38,7 @@ pub(crate) struct TrainedFlags {
     #[arg(long)]
     pub(crate) ema: bool,
 
-    /// Set a setting of the task, as in `MODEL.folder=other-images`. The value is TOML, or else a string; may be repeated.
+    /// Change a setting of the task, as in `MODEL.folder=other-images`. The value is TOML, or else a string; may be repeated.
     /// The other settings are the run's.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,

@@ -66,7 +66,7 @@ pub struct DdpConfig {
     /// The largest size of the bucket that leaves first, in bytes.
     #[arg(skip)]
     pub first_bucket_bytes: usize,
-    /// Every step uses the same parameters: the ranks skip the exchange of which.
+    /// Every step uses the same parameters, so the ranks do not exchange which ones they have used.
     #[arg(long)]
     pub static_graph: bool,
     /// Clip gradients to this norm over all parameters together [default: never].

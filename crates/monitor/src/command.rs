@@ -35,8 +35,8 @@ pub struct MonitorCommand {
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "json")]
     pub listen: Option<String>,
 
-    /// Print what Prometheus sends to a run that is served with `train --prometheus`, for its `credentials_file`: it is
-    /// derived from the job's token, and only lets its owner read the figures
+    /// Print the credential of Prometheus for a run that is served with `train --prometheus`, for its `credentials_file`. It
+    /// is derived from the job's token, and gives access to the figures only
     #[arg(long, conflicts_with_all = ["run", "json", "listen"])]
     pub prometheus_token: bool,
 

@@ -105,8 +105,8 @@ pub struct TrainingConfig {
     /// for each rank, such as 3,1 [default: equal].
     #[arg(long, value_name = "HOW", help_heading = "Gradients")]
     pub balance: Balance,
-    /// Write hashes of all parameters, buffers and optimizer states to hashes.jsonl every N steps, to compare runs to
-    /// the bit [default: never].
+    /// Write hashes of all parameters, buffers and optimizer states to hashes.jsonl every N steps, to compare runs bit by
+    /// bit [default: never].
     #[arg(long, value_name = "STEPS")]
     pub hash_every: Option<usize>,
     /// Also write the metrics for TensorBoard, to the run's folder tensorboard.
@@ -140,8 +140,8 @@ pub struct TrainingConfig {
     /// The number of checkpoints to keep besides the best [default: 2].
     #[arg(long)]
     pub keep_checkpoints: usize,
-    /// How often to write a checkpoint: 100steps, 10min or 1epoch. Steps and minutes write one at the end of each epoch,
-    /// too, and all write the best epoch [default: 1epoch].
+    /// How often to write a checkpoint: 100steps, 10min or 1epoch. With steps and minutes, one is also written at the end
+    /// of each epoch. The best epoch is always written [default: 1epoch].
     #[arg(long, value_name = "HOW OFTEN")]
     pub checkpoint_every: CheckpointEvery,
     /// What to do when a checkpoint cannot be written, as on a full disk: stop with the error, or continue with
@@ -162,8 +162,8 @@ pub struct TrainingConfig {
     /// the majority [default: stop].
     #[arg(long, value_name = "WHAT", value_parser = kebab::<OnDivergence>)]
     pub on_divergence: OnDivergence,
-    /// Inject faults, as in kill=2@step:100,stall=1@step:50,slow=3@step:10:200ms,drop=0-2@step:30,
-    /// corrupt=1@step:70.
+    /// Inject faults, separated by commas: kill=2@step:100, stall=1@step:50, slow=3@step:10:200ms, drop=0-2@step:30,
+    /// corrupt=1@step:70, overflow=1@step:90.
     #[arg(long, value_name = "FAULTS")]
     #[serde(skip_serializing_if = "Chaos::is_none")]
     pub chaos: Chaos,
@@ -173,8 +173,8 @@ pub struct TrainingConfig {
     /// The numbers of the schedule. They are always written: a task's preset may have others.
     #[arg(skip)]
     pub schedule_numbers: ScheduleNumbers,
-    /// Exchange parameters after this many local steps of each rank (DiLoCo, local SGD), in place of gradients in
-    /// each step. 0: gradients in each step [default: 0].
+    /// Exchange parameters after this many local steps of each rank (DiLoCo, local SGD), instead of gradients in each
+    /// step. 0: gradients in each step [default: 0].
     #[arg(
         long = "local-steps",
         value_name = "STEPS",

@@ -20,11 +20,11 @@ pub(crate) struct WritingFlags {
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
 
-    /// Draw only from this many of the likeliest tokens.
+    /// Draw only from this many of the most likely tokens.
     #[arg(long)]
     pub(crate) top_k: Option<usize>,
 
-    /// Draw only from the likeliest tokens that together have this probability, as in 0.9.
+    /// Draw only from the most likely tokens that together have this probability, as in 0.9.
     #[arg(long)]
     pub(crate) top_p: Option<f64>,
 

@@ -25,8 +25,8 @@ use crate::terminal::columns;
 /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between ranks
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// The folder of a run, or the one where runs are written, of which the newest is examined. Exits with 1 if a named run
-    /// has failed, was cut off or is not there
+    /// The folder of a run, or a folder of runs, of which the newest is examined. Exits with 1 if a named run has failed, was
+    /// cut off or does not exist
     #[arg(value_name = "RUN", default_value = RUNS)]
     run: PathBuf,
 
@@ -47,7 +47,7 @@ pub(crate) struct DoctorArguments {
     #[arg(long, value_name = "HOST:PORT", requires = "nodes")]
     rendezvous: Option<String>,
 
-    /// How many seconds any step may wait for the other ranks
+    /// The longest wait for the other ranks in any step, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u16,
 }

@@ -32,7 +32,7 @@ pub(crate) enum Tool {
     Store(store::StoreArguments),
     New(new::NewArguments),
     Tokenize(tokenize::TokenizeArguments),
-    /// List the devices that ranks can be given.
+    /// List the devices that ranks can use.
     Devices(devices::DevicesArguments),
     /// Print a shell's completions of this command line, as in `completions bash`.
     Completions(completions::CompletionsArguments),

@@ -38,7 +38,7 @@ const LONGEST_MEDIAN: f64 = 3.0;
 /// interrupt the training for more than 3 s in the median, or if less than 97 % of the throughput is kept.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArguments {
-    /// The model to train [default: that of a program with one; Everburn's is mnist-bn].
+    /// The model to train [default: the program's model, if it has only one; mnist-bn in everburn].
     model: Option<String>,
 
     /// The number of runs.

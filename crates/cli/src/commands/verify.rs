@@ -26,7 +26,7 @@ use crate::elastic::ElasticRange;
 /// ranks, compared with a run without.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArguments {
-    /// The model to train [default: that of a program with one].
+    /// The model to train [default: the program's model, if it has only one].
     model: Option<String>,
 
     /// The numbers of ranks.

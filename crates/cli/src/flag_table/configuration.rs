@@ -154,7 +154,7 @@ fn meanings() -> BTreeMap<&'static str, &'static str> {
 fn document() -> String {
     let mut text = String::from(
         "# Configuration\n\n\
-         Every key of `config.toml`: of the file for `--config`, and of `--set KEY=VALUE`. A run's folder has its own, resolved. \
+         Every key of `config.toml`, for `--config` and `--set KEY=VALUE`. A run's folder contains the resolved configuration. \
          [Configuration files](command-line.md) says which source wins. A key without a default is absent.\n\n\
          This page is generated from the code by `crates/cli/src/flag_table/configuration.rs`.\n\n\
          | Key | Type | Default | Flag | Meaning |\n|---|---|---|---|---|\n",
@@ -182,8 +182,8 @@ fn document() -> String {
         row(&mut text, key, of_key, &default, flag, &meaning);
     }
     text.push_str(
-        "\n## Sections of tasks\n\nThe settings of a task are sections of their own; a run's `config.toml` has all of them. \
-         Those of the included tasks that have a flag:\n\n\
+        "\n## Sections of tasks\n\nThe settings of a task are in their own sections; a run's `config.toml` has all of them. \
+         Settings of the included tasks that have a flag:\n\n\
          | Key | Type | Flag | Meaning |\n|---|---|---|---|\n",
     );
     for (key, flag) in &flags {

@@ -45,7 +45,7 @@ pub(crate) struct ExportArguments {
 
     /// safetensors: a file for safetensors.torch.load_file; pytorch: one for torch.load. Both have
     /// PyTorch's names and layouts, for load_state_dict. hugging-face: a folder for from_pretrained of transformers.
-    /// Not needed where the ending of --output says it.
+    /// Not needed if the ending of --output decides it.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Option<ExportFormat>,
 
@@ -60,7 +60,7 @@ pub(crate) struct ExportArguments {
     ))]
     pub(crate) output: Option<PathBuf>,
 
-    /// Replace the file that --output names, if there is one.
+    /// Replace the file of --output, if it exists.
     #[arg(long)]
     pub(crate) force: bool,
 

@@ -48,12 +48,12 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "char|byte|FILE")]
     pub(crate) tokenizer: Option<TokenizerKind>,
 
-    /// Set a setting of the model that the file does not show, as in `MODEL.blocks=[3,4,6,3]`. The value is TOML, or
+    /// Choose a setting of the model that the file does not show, as in `MODEL.blocks=[3,4,6,3]`. The value is TOML, or
     /// else a string; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
-    /// Leave these tensors of the file out, by their names, which the model has no place for: 'criterion.*'; may be
+    /// Leave out these tensors of the file, by their names, for which the model has no place: 'criterion.*'; may be
     /// repeated.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) init_skip: Vec<String>,

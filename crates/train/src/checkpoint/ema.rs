@@ -35,7 +35,7 @@ pub struct EmaConfig {
     /// [default: none].
     #[arg(long = "ema", value_name = "DECAY", allow_negative_numbers = true)]
     pub decay: f64,
-    /// With --ema: shard the average over the ranks; without, rank 0 keeps all of it.
+    /// With --ema: shard the average over the ranks; otherwise, rank 0 keeps all of it.
     #[arg(long = "ema-sharded")]
     #[serde(default)]
     pub sharded: bool,

@@ -29,7 +29,7 @@ pub struct InputConfig {
     /// Loader threads per rank; 0: the rank loads its batches itself [default: 1 for a GPU and for the included models of color images, else 0].
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
-    /// Prefetched batches, with --workers [default: 2].
+    /// The number of batches to prefetch, with --workers [default: 2].
     #[arg(long, value_name = "N")]
     pub prefetch: usize,
     /// Keep the whole data set on the device and pick each batch there.

@@ -38,7 +38,7 @@ pub struct LoraConfig {
     #[arg(long = "lora-alpha", value_name = "ALPHA")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// The weights to adapt, by a name on their path or a pattern of it [default: q,v,q_proj,v_proj].
+    /// The weights to adapt: names on their paths, or patterns of whole paths [default: q,v,q_proj,v_proj].
     #[arg(long = "lora-targets", value_name = "NAME", value_delimiter = ',')]
     #[serde(default = "queries_and_values")]
     pub targets: Patterns,

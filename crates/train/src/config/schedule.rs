@@ -68,7 +68,7 @@ pub struct ScheduleNumbers {
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_learning_rate: Option<f64>,
-    /// The number of steps after which --lr-schedule step lowers the learning rate, again and again.
+    /// Lower the learning rate every N steps, with --lr-schedule step.
     #[arg(long, value_name = "STEPS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decay_every: Option<usize>,
