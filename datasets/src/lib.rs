@@ -1,20 +1,20 @@
 //! Data sets. Labelled 28x28 grey images: MNIST, Fashion-MNIST and a synthetic digit set that needs neither files nor
 //! network. Color images: folders of JPEG and PNG files, one per class ([`ImageFolder`]), tar shards ([`TarImages`]), CIFAR
-//! ([`Cifar`]), or whichever of these is at a path ([`load_rgb`]). Tables ([`load_table`]). Samples of any files in tar
+//! ([`Cifar`]), or any of these at a path ([`load_rgb`]). Tables ([`load_table`]). Samples of any files in tar
 //! shards ([`TarShards`]). Text in windows of tokens: tinyshakespeare, a bundled text, and text of any size in files of
-//! tokens. [`detect`] says what a path has.
+//! tokens. [`detect`] finds the kind of data at a path.
 //!
 //! The types, in the order in which a program meets them:
 //!
-//! 1. [`DataChoice`] names what is wanted (`auto`, `mnist`, `tinyshakespeare`, ...);
-//! 2. [`DataRequest`] adds where to look, whether the network may be used and how many images;
-//! 3. [`load`] answers with [`LoadedData`]: two [`ImageDataset`]s (training and test) and a
+//! 1. [`DataChoice`] names the data set (`auto`, `mnist`, `tinyshakespeare`, ...);
+//! 2. [`DataRequest`] adds where to look, whether the network may be used and how many images to load;
+//! 3. [`load`] returns [`LoadedData`]: two [`ImageDataset`]s (training and test) and a
 //!    [`DatasetDescription`] that says which set this is, where it came from and why;
 //! 4. [`ImageDataset`] gives pixels and labels by index, and is a [`burn_dataset::Dataset`].
 //!
 //! For text these are [`TextRequest`], [`load_text`], [`LoadedText`] and [`TextDataset`]; a
-//! [`Tokenizer`] is between text and tokens. Text that is larger than memory is turned into files of tokens once, by
-//! [`tokenize`], and read from there: [`TokenFiles`] are those of a folder, [`TokenShards`] a sequence of tokens in several
+//! [`Tokenizer`] converts text to tokens and back. Text that is larger than memory is converted to files of tokens once, by
+//! [`tokenize`], and read from there: [`TokenFiles`] are the files of a folder, [`TokenShards`] a sequence of tokens in several
 //! files.
 //!
 //! ```
@@ -35,13 +35,11 @@
 //!
 //! # Invariants
 //!
-//! - A file that is found but is damaged, altered or of another set is an error, never a reason
-//!   to use something else.
+//! - A file that is damaged, altered or of another set is an error, never a reason to use other data.
 //! - Nothing is written except by a download, which leaves either a whole, verified file or none, and by [`tokenize`],
 //!   which leaves a whole folder or none.
 //! - Pixels stay `u8`: scaling belongs to the batchers ([`MNIST_MEAN`], [`MNIST_STD`]).
-//! - There is no process-wide state: what the environment says comes in through
-//!   [`Surroundings`].
+//! - There is no process-wide state: environment variables are passed in through [`Surroundings`].
 
 mod augment;
 #[cfg(feature = "tensors")]

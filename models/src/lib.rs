@@ -11,12 +11,12 @@
 //! - [`mnist_bn::MnistBn`]: the Keras convolution net with batch norm and dropout.
 //! - [`mlp::Mlp`]: a multi-layer perceptron.
 //! - [`vit::ViT`]: the vision transformer.
-//! - [`resnet18::ResNet18`]: the residual net of 18 layers, and of 34.
+//! - [`resnet18::ResNet18`]: the residual net of 18 or 34 layers.
 //! - [`resnet50::ResNet50`]: the residual net of 50 layers, with stems for three sizes of images.
-//! - [`two_part_resnet::TwoPartResNet`]: its beginning, an example of a model in two parts.
-//! - [`gpt::Gpt`]: a decoder of text, as GPT-2.
-//! - [`llama::Llama`]: a decoder of text, as Llama 2 and 3, Mistral and Qwen 2.
-//! - [`decoder::Decoder`]: what these two have in common, with a cache of keys and values.
+//! - [`two_part_resnet::TwoPartResNet`]: the beginning of a residual net, an example of a model in two parts.
+//! - [`gpt::Gpt`]: a text decoder, such as GPT-2.
+//! - [`llama::Llama`]: a text decoder, such as Llama 2 and 3, Mistral and Qwen 2.
+//! - [`decoder::Decoder`]: the interface of both, with a cache of keys and values.
 //!
 //! Legend of the shapes in this crate: `B` batch, `C` channels, `H` height, `W` width,
 //! `K` classes, `T` tokens, `E` width of a token's vector, `V` vocabulary.

@@ -1,7 +1,7 @@
-//! The secret of a job, and how two sides of a connection prove to each other that they know it.
+//! The secret of a job, and how both sides of a connection prove to each other that they have it.
 //!
 //! Every connection of a job (store, mesh, channels, monitor) begins with the same mutual
-//! challenge and response. Nothing secret is sent, and a recorded handshake is worth nothing:
+//! challenge and response. Nothing secret is sent, and a recorded handshake cannot be replayed:
 //!
 //! ```text
 //! dialer   -> acceptor   nonce d                                   32 bytes
@@ -11,11 +11,11 @@
 //!
 //! HMAC is HMAC-SHA-256 (RFC 2104). `key` is a [`Key`] derived from the [`JobToken`] for one
 //! purpose, so a proof made for one protocol is no proof in another. `context` is what both sides
-//! have said in the clear before, such as their ranks. The two directions have different labels, so
+//! have sent in the clear before, such as their ranks. The two directions have different labels, so
 //! a proof cannot be reflected.
 //!
-//! The handshake says who is at the other end when the connection begins. What follows is neither
-//! encrypted nor authenticated byte by byte: see SECURITY.md.
+//! The handshake authenticates the peer when the connection begins. The data that follow are neither
+//! encrypted nor authenticated: see SECURITY.md.
 //!
 //! ```
 //! use everburn_auth::{Acceptor, Dialer, JobToken};

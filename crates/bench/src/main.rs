@@ -1,8 +1,7 @@
-//! `everburn-bench`: everything that is measured. `cargo xtask bench` and `cargo xtask gpu-check` build it and become
-//! it.
+//! `everburn-bench`: all measurements. `cargo xtask bench` and `cargo xtask gpu-check` build it and become it.
 //!
-//! The same program is the coordinator of a benchmark (`bench`), the processes that it times (`side`), and whatever
-//! `everburn` is: trainings are measured as users run them, by this binary alone.
+//! The same program is the coordinator of a benchmark (`bench`), the processes that it times (`side`), and everything that
+//! `everburn` is: this binary alone measures trainings as users run them.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

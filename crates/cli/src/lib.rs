@@ -1,12 +1,12 @@
-//! Every command of Everburn, for any tasks: an [`App`] is a program's front door.
+//! Every command of Everburn, for any tasks: an [`App`] is the entry point of a program.
 //!
 //! The same program plays three parts. Started by a user with one rank, it trains in its own
 //! process. Started with several, it is the *launcher*: it checks everything that can be checked,
-//! then starts itself once per rank. Started by a launcher (ours, `torchrun`, `srun`, `mpirun`, anything
+//! then starts itself once per rank. Started by a launcher (Everburn's, `torchrun`, `srun`, `mpirun`, anything
 //! that sets `RANK` and `WORLD_SIZE`), it is a *rank*.
 //!
-//! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and your own
-//! program whatever it trains.
+//! `everburn` registers the included tasks, `everburn-bench` the same ones, to measure what users run, and your own
+//! program registers its own.
 
 /// Prints a line; where nobody reads any more (`| head`), the work continues all the same.
 macro_rules! say {

@@ -11,16 +11,16 @@
 //! | [`nn`] | `burn::nn` with faster layers on CPUs; modules that compute over several ranks |
 //! | [`tensor`] | `burn::tensor` with faster activations on CPUs |
 //! | [`pipeline`] | one model over several ranks, in stages |
-//! | [`schedules`] | what the ranks of a pipeline do, and how long it takes |
+//! | [`schedules`] | the actions of each rank of a pipeline, and how long they take |
 //! | [`train`] | burn-train over ranks, checkpoints, run directories |
-//! | [`nccl`] | what GPUs there are, and NCCL |
+//! | [`nccl`] | the GPUs of a machine, and NCCL |
 //! | [`profile`] | where the time of a step goes |
 //! | [`launch`] | one process per rank, started, watched and ended together |
 //! | [`devices`] | devices by name: `flex`, `cuda:0` |
-//! | [`kernels`] | where the kernels of GPUs are kept |
+//! | [`kernels`] | where compiled GPU kernels are kept |
 //!
-//! The [`prelude`] has what a training program needs. A rank may be a process ([`launch::run`]) or a thread; this
-//! one adds up on two threads:
+//! The [`prelude`] has what a training program needs. A rank may be a process ([`launch::run`]) or a thread. Here two
+//! threads sum a number:
 //!
 //! ```
 //! use everburn::prelude::*;

@@ -1,7 +1,7 @@
 //! Convolution, pooling, norms and activations for CPUs, forward and backward, on plain slices.
 //!
-//! Tensors are contiguous `f32` slices with explicit shapes, images `[B, C, H, W]`. Nothing here
-//! knows Burn.
+//! Tensors are contiguous `f32` slices with explicit shapes, images `[B, C, H, W]`. The crate does
+//! not depend on Burn.
 //!
 //! - [`conv2d`] and its gradients: [`conv2d_input_grad`], [`conv2d_weight_grad`],
 //!   [`conv2d_bias_grad`].
@@ -16,11 +16,11 @@
 //! - [`relu`] and [`gelu`], each with its `_backward`.
 //! - [`causal_softmax`] and its gradient, [`causal_softmax_backward`].
 //! - [`cross_entropy`] and its gradient, [`cross_entropy_backward`].
-//! - [`count_operations`]: how many floating point operations all that has computed; [`peak_operations`]: how many a
-//!   second this machine can.
+//! - [`count_operations`]: the number of floating-point operations that these functions have computed;
+//!   [`peak_operations`]: the number per second that this machine can compute.
 //!
-//! Threads are those of the rayon pool that a call runs in. The bits of a result do not depend on
-//! how many there are.
+//! A call uses the threads of the rayon pool in which it runs. The bits of a result do not depend on
+//! their number.
 
 mod adam;
 mod attention;

@@ -5,7 +5,7 @@
 //!
 //! 1. [`gpus`]: driver, CUDA, NCCL and every GPU, or why there is none ("no driver: ...").
 //!    [`GpuSensor`]: the current utilisation and temperature of one.
-//!    [`drivers`]: what there is for the GPUs of others.
+//!    [`drivers`]: the drivers for GPUs of other vendors.
 //! 2. [`Library`]: NCCL itself, or AMD's RCCL, which has the same interface. `EVERBURN_NCCL_LIBRARY` names a file; otherwise the system's loader, the
 //!    usual folders and those of Python's packages are searched.
 #![cfg_attr(

@@ -28,7 +28,7 @@
 //! assert_eq!(net.lstm.forward(hidden, None).0.dims(), [8, 8, 8]);
 //! ```
 //!
-//! | ours | |
+//! | with kernels or checks of this crate | |
 //! |---|---|
 //! | [`Linear`], [`conv::Conv2d`] | products and convolutions |
 //! | [`pool::MaxPool2d`], [`pool::AvgPool2d`], [`pool::AdaptiveAvgPool2d`] | pooling |
@@ -53,9 +53,9 @@
 //! dtypes (`f64`, quantised weights) and for configurations without a kernel (asymmetric padding of a pool, weighted or
 //! smoothed losses), Burn's operations are used.
 //!
-//! A convolution or pool of this crate refuses a kernel that is larger than its padded image. Burn 0.22.1 does not: where
-//! the kernel is one larger, its output has no elements, and the model learns nothing without an error. Its layers of
-//! other dimensions, as `Conv1d` and `AvgPool1d`, are such.
+//! A convolution or pool of this crate refuses a kernel that is larger than its padded image. Burn 0.22.1 does not: if
+//! the kernel is one larger, its output has no elements, and the model learns nothing without an error. This also holds
+//! for its layers of other dimensions, such as `Conv1d` and `AvgPool1d`.
 //!
 //! Speed is measured against PyTorch only: at batch 64 on two threads the layers of `mnist` take a third of PyTorch's
 //! time and those of `mnist-bn` two fifths (geometric mean over forward and backward passes), on an AMD EPYC with AVX2.
@@ -71,12 +71,12 @@
 //!   [`Linear`] layers of a model over the ranks of a [`TensorGroup`].
 //! - [`autocast`] lets these layers multiply in half precision and leaves everything else as it is; a model that wants
 //!   low activations too calls [`cast_for_matmul`].
-//! - [`causal_attention`], [`causal_softmax`], [`rope`], [`matmul`], [`cross_entropy`] and [`fn@argmax`] are functions that Burn does not have, or has
-//!   slower: they have kernels of their own.
+//! - [`causal_attention`], [`causal_softmax`], [`rope`], [`matmul`], [`cross_entropy`] and [`fn@argmax`] are functions with their own kernels, which
+//!   Burn lacks or computes more slowly.
 //! - [`fn@adam`] is a step of Adam or AdamW in one pass, on CPUs.
 //! - [`count_operations`] counts the products and convolutions of these layers, on every back end.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
-//! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
+//! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be split between any two.
 //! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
 //!   parameters and activations there.
 //! - [`checkpoint()`] runs a segment of a model without keeping its activations, and once more in the

@@ -1,9 +1,9 @@
-//! Weights in files of `torch.save`, read without PyTorch and safe against files of strangers.
+//! Weights in files of `torch.save`, read without PyTorch and without trust in the file.
 //!
 //! | | |
 //! |---|---|
 //! | [`WeightsFile`] | a file: its tensors by name, and the numbers of one at a time |
-//! | [`TensorInfo`], [`DType`] | what is known of a tensor without its numbers |
+//! | [`TensorInfo`], [`DType`] | name, type and shape of a tensor |
 //! | [`Tensor`] | its numbers |
 //! | [`to_bytes`], [`NewTensor`] | a file that `torch.load` reads, `weights_only` or not |
 //!
@@ -25,32 +25,32 @@
 //!
 //! # Which files
 //!
-//! What `torch.save` has written since PyTorch 1.6 of a state dict, of a model in `DistributedDataParallel`, or of a
-//! checkpoint that has a state dict in an entry. Entries called `state_dict`, `model_state_dict` and `model` come before
-//! others; where several dicts hold different weights, the error names them. Parameters, buffers, tied weights,
-//! views in any order, and tensors of classes of PyTorch's own are read. Older files, compressed archives, those of
+//! Files that `torch.save` has written since PyTorch 1.6, with a state dict, that of a model in `DistributedDataParallel`,
+//! or a checkpoint that has a state dict in an entry. Entries called `state_dict`, `model_state_dict` and `model` come before
+//! others; if several dicts contain different weights, the error names them. Parameters, buffers, tied weights,
+//! views in any order, and tensors of PyTorch's own classes are read. Older files, compressed archives, files of
 //! `torch.jit.save` and of machines of the other byte order are refused with what to do.
 //!
 //! # What a stranger's file can do
 //!
-//! - **Nothing in it is called.** A pickle may name about what `torch.load(weights_only=True)` takes; any other
-//!   name ends the reading, and is in the error.
-//! - **Memory is in proportion to the file.** To open one takes its pickle, its directory, and at most
-//!   8 MiB and 32 bytes for each byte of the pickle (what is built is counted); to load a tensor takes its bytes in the
-//!   file and its numbers, which are no more. Nothing is inflated, nothing repeated.
+//! - **Nothing in it is called.** A pickle may use about the same names as `torch.load(weights_only=True)` accepts; any
+//!   other name ends the reading, and is in the error.
+//! - **Memory is in proportion to the file.** Opening a file takes its pickle, its directory, and at most
+//!   8 MiB and 32 bytes for each byte of the pickle (what is built is counted). Loading a tensor takes its bytes in the
+//!   file and its numbers, which take no more. Nothing is decompressed or repeated.
 //! - **Time is in proportion too.** Containers are named by number and never copied, names and shapes that many tensors
-//!   share are short, and no depth in the file is one on the stack.
-//! - **Texts of the file** are in errors escaped and cut. Names of tensors are what the file says: escape them
-//!   where they are shown.
+//!   share are short, and nesting in the file does not deepen the stack.
+//! - **Texts of the file** are escaped and truncated in errors. Names of tensors are returned as the file has them: escape
+//!   them where you show them.
 //!
-//! The checksum of each part that is read is compared, where the file has one: it finds what a disk or a copy has changed,
-//! and not what somebody has.
+//! If the file has a checksum of a part, it is compared when the part is read. It detects damage by a disk or a copy, but
+//! no manipulation.
 //!
 //! # Why not the crate `pytorch-reader`
 //!
 //! It reads more kinds of files and has limits, but they are constants and come too late: release 0.22.1 takes 1.0 GiB to
-//! refuse a pickle of 4 MB of empty dicts. Its memo holds copies: of a dict that is saved under two names, the
-//! second is empty, and no error says so. It skips what it does not know, where a file should be refused.
+//! refuse a pickle of 4 MB of empty dicts. Its memo holds copies: if a dict is saved under two names, the
+//! second is empty, without an error. It skips unknown parts, although such a file should be refused.
 
 mod archive;
 mod choose;

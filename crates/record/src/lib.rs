@@ -1,29 +1,29 @@
-//! Shared ground of what writes a run and what reads one, without Burn: `train` writes with it, `report`, `monitor`,
-//! `profile`, the command line and the benchmarks read and print with it.
+//! What writers and readers of a run share, without Burn: `train` writes with it; `report`, `monitor`, `profile`, the
+//! command line and the benchmarks read and print with it.
 //!
 //! - [`file`](mod@file) writes whole files or none, and opens files without following links.
 //! - [`lines`] reads the lines of a file of any length in bounded memory.
-//! - [`proc`] reads what Linux tells of this machine and its processes.
-//! - [`units`] writes bytes, times, counts and shares as a person reads them.
+//! - [`proc`] reads what Linux reports about this machine and its processes.
+//! - [`units`] formats bytes, times, counts and shares for people.
 //! - [`table`] aligns columns of text.
-//! - [`attempt`] runs what may fail without a report.
-//! - [`task_method`] has the method of a task that a thread is in.
-//! - [`invocation`] knows how the program was called, for messages that name a command.
-//! - [`Finding`] is a line of an examination.
+//! - [`attempt`] catches a panic without reporting it.
+//! - [`task_method`] says in which method of a task a thread is.
+//! - [`invocation`] says how the program was called, for messages that name a command.
+//! - [`Finding`] is a line of `doctor`.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
 //! - [`statistics`] has medians, percentiles and means of few values.
-//! - [`runs_in`] lists the runs in a folder, [`is_run`] recognises one, [`name_of_run`] has its name, [`Place`] its checkpoints by
-//!   their names; [`machines_of`] has how many machines it is on, [`starts_again`] how it begins anew, [`checkpoints_elsewhere`]
-//!   where another machine may have newer checkpoints, [`folder_of_machine`] where its files are.
+//! - [`runs_in`] lists the runs in a folder, [`is_run`] recognises one, [`name_of_run`] returns its name, [`Place`] its checkpoints by
+//!   name, [`machines_of`] its number of machines, [`starts_again`] how to start it again, [`folder_of_machine`] the folder of
+//!   a machine's files, and [`checkpoints_elsewhere`] where another machine may have newer checkpoints.
 //! - [`StopSignal`] asks a training to stop, or kills it.
-//! - [`Owner`] names what a process makes outside itself.
+//! - [`Owner`] names the folders and network namespaces of a process, so that those of a killed one are found.
 //! - [`Saving`] marks a process that saves its work, for its launcher.
 //! - [`named`] and [`serde_as_text`] give types one text in flags and files.
-//! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
+//! - [`plain`] makes untrusted text harmless to a terminal or a page, and hides secrets.
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
 //! (`events.jsonl`), a [`ConfusionMatrix`] (`confusion.json`), its [`Environment`] (`environment.json`), and [`Live`]
-//! (`live.json`) while it continues. A [`TrainingReport`] (`report.json`) is what came out of it. `config.toml` is read as
+//! (`live.json`) while it runs. A [`TrainingReport`] (`report.json`) is its result. `config.toml` is read as
 //! [`Settings`], a line of `metrics.jsonl` as a [`MetricLine`].
 //!
 //! ```

@@ -2,26 +2,26 @@
 //!
 //! [`Trainer`] is the entry: every rank of a process group calls [`Trainer::fit`] with the same
 //! model and data, and gets the same model and [`TrainingReport`] back. Underneath,
-//! burn-train's `SupervisedTraining` runs with our strategy for ranks: its metrics count the
-//! samples of all ranks, its dashboard shows them on rank 0, and stopping is decided by all.
+//! burn-train's `SupervisedTraining` runs with a strategy for ranks: its metrics count the
+//! samples of all ranks, its dashboard shows them on rank 0, and all ranks decide when to stop.
 //!
 //! | type | what it is for |
 //! |---|---|
 //! | [`Supervised`] | a Burn module, its forward function and an [`Objective`], as burn-train wants it |
-//! | [`Classifier`], [`LanguageModel`] | the two objectives that there are |
-//! | [`Loss`], [`MetricSums`] | what is measured: the loss, and any metrics by name |
+//! | [`Classifier`], [`LanguageModel`] | [`Supervised`] with cross entropy |
+//! | [`Loss`], [`MetricSums`] | the loss, and any metrics by name |
 //! | [`TrainingConfig`] | how to train, as written to `config.toml` |
-//! | [`InputConfig`], [`ReadMetrics`] | how samples come to the device, and losses from there |
+//! | [`InputConfig`], [`ReadMetrics`] | how samples get to the device, and losses from it |
 //! | [`ActivationCheckpointing`], [`PeakMemory`] | less memory for more time, and how much memory |
-//! | [`ParallelConfig`], [`Parallelism`], [`Mesh`] | how a model is shared out over ranks |
-//! | [`keep_kernels`], [`Trainer::warm_up`] | what a GPU is given, compiled once |
+//! | [`ParallelConfig`], [`Parallelism`], [`Mesh`] | how a model is divided over ranks |
+//! | [`keep_kernels`], [`Trainer::warm_up`] | GPU kernels, compiled once and kept |
 //! | [`data_parallel()`] | several devices in one process |
 //! | [`Hook`], [`Run`] | your own code that is called after steps, epochs, checkpoints and failures |
-//! | [`RunDirectory`] | what a run leaves behind |
+//! | [`RunDirectory`] | the files of a run |
 //! | [`checkpoint`] | how an interrupted run continues |
 //! | [`load_state_dict`], [`save_state_dict`] | weights from PyTorch and for it |
-//! | [`renderer`] | what a run looks like |
-//! | [`Samples`], [`GenerationConfig`] | what a language model writes, while it trains and after |
+//! | [`renderer`] | the output of a run: dashboard or lines |
+//! | [`Samples`], [`GenerationConfig`] | texts of a language model, while it trains and afterwards |
 
 pub mod checkpoint;
 mod config;
