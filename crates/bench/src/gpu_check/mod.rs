@@ -57,11 +57,11 @@ pub(crate) enum Section {
 /// gpu-check.json and gpu-check.log, whatever it came to by then.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GpuCheckArguments {
-    /// What is checked: cuda:0, vulkan:1, ..., webgpu:cpu for kernels without a GPU, or flex to check the check.
+    /// The device to check: cuda:0, vulkan:1, ..., webgpu:cpu for kernels without a GPU, or flex to test the check itself.
     #[arg(long, default_value = "cuda:0")]
     device: String,
 
-    /// The folder of what is left behind.
+    /// The folder for the results.
     #[arg(long, default_value = ".", value_name = "DIR")]
     out: PathBuf,
 
