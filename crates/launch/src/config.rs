@@ -283,7 +283,6 @@ impl LaunchConfig {
         self.secret(std::env::var_os(variables::JOB_TOKEN).as_deref())
     }
 
-    /// Who may use the store.
     pub(crate) fn store_access(&self, token: &JobToken) -> StoreAccess {
         match self.open_store {
             true => StoreAccess::Open,

@@ -140,7 +140,6 @@ impl Timeline {
         }
     }
 
-    /// The passes that the schedule has.
     pub(crate) fn passes(&self) -> Vec<Pass> {
         let has = |pass: &Pass| self.all_spans().any(|span| span.action.pass() == *pass);
         Pass::ALL.into_iter().filter(has).collect()

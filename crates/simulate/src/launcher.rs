@@ -38,7 +38,6 @@ pub(crate) fn reaped(world: &Arc<World>, machine: usize, slot: usize, process: u
     runtime::enter(world.kernel.runtime(launcher), || of.changed.notify_all());
 }
 
-/// Starts the launcher of `machine`.
 pub(crate) fn start(world: &Arc<World>, machine: usize) {
     let process = world.kernel.add_process(machine);
     *lock(&world.machines[machine].launcher) = Some(process);

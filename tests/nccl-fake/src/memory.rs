@@ -10,7 +10,6 @@ use everburn_collectives::group::DType;
 use everburn_nccl::DeviceBuffer;
 use everburn_record::sync::lock;
 
-/// The first address.
 const FIRST: u64 = 0x7fab_0000_0000;
 
 /// Pieces begin at multiples of it, as cuMemAlloc has it.

@@ -80,7 +80,6 @@ impl Done {
 }
 
 impl Step {
-    /// `program` with the words of `line`.
     pub(super) fn new(name: &'static str, program: Program, line: &str) -> Self {
         Self {
             name,
@@ -101,7 +100,6 @@ impl Step {
         self
     }
 
-    /// `cargo test`.
     pub(super) fn tests(name: &'static str, line: &str) -> Self {
         Self::new(name, Program::Tests, line)
     }

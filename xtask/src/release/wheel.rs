@@ -11,7 +11,6 @@ use super::zip::Zip;
 const PLAIN: u32 = 0o100_644;
 const EXECUTABLE: u32 = 0o100_755;
 
-/// A file of the wheel.
 pub(super) struct WheelFile {
     path: String,
     mode: u32,
@@ -37,7 +36,6 @@ impl WheelFile {
         }
     }
 
-    /// A licence.
     pub(super) fn license(name: &str, content: Vec<u8>) -> Self {
         Self::about(&format!("licenses/{name}"), content)
     }

@@ -245,7 +245,6 @@ impl<'a> Supervisor<'a> {
         self.elastic.as_ref().is_some_and(Elastic::will_start)
     }
 
-    /// When the plan changes.
     fn plan_ends(&self) -> Option<Instant> {
         match self.plan {
             Plan::Train => None,

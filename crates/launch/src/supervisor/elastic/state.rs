@@ -133,7 +133,6 @@ impl Elastic {
         pauses.min()
     }
 
-    /// When the processes are looked at next.
     pub(in crate::supervisor) fn next_look(&self) -> Option<Instant> {
         let looks = !self.story.finished && self.story.given_up.is_none();
         self.stopped
