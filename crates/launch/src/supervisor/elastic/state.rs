@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use everburn_record::ranks;
+use everburn_record::{ranks, units};
 
 use crate::config::{ElasticLaunch, LaunchConfig};
 use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
@@ -185,8 +185,7 @@ impl Elastic {
         let (possible, min) = (here + elsewhere, self.limits.min);
         let most = match possible {
             0 => "no rank".to_owned(),
-            1 => "at most 1 rank".to_owned(),
-            _ => format!("at most {possible} ranks"),
+            _ => format!("at most {}", units::counted(possible, "rank")),
         };
         (possible < min).then(|| format!("{most} can be there, and the job needs {min}"))
     }
