@@ -193,6 +193,40 @@ mod tests {
     }
 
     #[test]
+    fn without_a_nightly_toolchain_the_pinned_one_builds_with_leave_for_sanitizers() {
+        let leave = |toolchain: Toolchain| {
+            let command = command(toolchain, "store_requests", 1).unwrap();
+            let mut variables = command.get_envs();
+            let nightly = command.get_args().any(|word| word == "+nightly");
+            let leave = variables.any(|(name, _)| name == "RUSTC_BOOTSTRAP");
+            (nightly, leave)
+        };
+        assert_eq!(leave(Toolchain::Nightly), (true, false));
+        assert_eq!(leave(Toolchain::Pinned), (false, true));
+    }
+
+    #[test]
+    fn targets_that_read_files_are_given_whole_ones() {
+        let known = known_targets().unwrap();
+        for target in OF_FILES {
+            assert!(known.contains(&target.to_owned()), "{target}");
+        }
+        let longest = |target| {
+            let command = command(Toolchain::Pinned, target, 1).unwrap();
+            let is_length =
+                |word: &&std::ffi::OsStr| word.as_encoded_bytes().starts_with(b"-max_len=");
+            let lengths: Vec<_> = command
+                .get_args()
+                .filter(is_length)
+                .map(OsString::from)
+                .collect();
+            lengths
+        };
+        assert_eq!(longest("pytorch_weights"), [LONGEST_FILE]);
+        assert_eq!(longest("store_requests"), [LONGEST_SCRIPT]);
+    }
+
+    #[test]
     fn an_unknown_target_is_answered_with_those_there_are() {
         let options = Options {
             targets: vec!["stores".to_owned()],

@@ -187,6 +187,8 @@ fn compress(from: &Path, to: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::skip_missing;
+
     use super::*;
 
     #[test]
@@ -198,5 +200,30 @@ mod tests {
         assert!(names("--device webgpu:cpu --sections numbers"));
         assert!(names("--device=webgpu:cpu"));
         assert!(!names("--device webgpu:0") && !names("--sections numbers"));
+    }
+
+    #[test]
+    fn what_is_packed_is_the_same_when_unpacked_and_says_how_large_it_is() {
+        if Command::new("xz").arg("--version").output().is_err() {
+            return skip_missing("packing the binary", "xz is not installed", "xz-utils");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        let bytes = b"no program, but many of the same bytes ".repeat(1 << 12);
+        std::fs::write(&program, &bytes).unwrap();
+        let archive = folder.path().join("program.xz");
+        compress(&program, &archive).unwrap();
+        let unpacked = Command::new("xz").args(["-dc"]).arg(&archive).output();
+        let unpacked = unpacked.unwrap().stdout;
+        assert_eq!(unpacked, bytes);
+        let packed = Packed {
+            program,
+            archive,
+            size: 3 << 20,
+            compressed: 1 << 19,
+        };
+        let text = packed.to_string();
+        assert!(text.contains("program: 3 MiB"), "{text}");
+        assert!(text.ends_with("program.xz: 512 KiB"), "{text}");
     }
 }

@@ -159,9 +159,54 @@ fn step(
 
 #[cfg(test)]
 mod tests {
-    use everburn_nccl::Vendor;
+    use std::path::Path;
 
+    use everburn_nccl::{CudaVersion, Gpu, NcclVersion, Vendor};
+
+    use super::super::step::Done;
+    use super::super::test_counts::TestCounts;
     use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_and_never_counted_as_passed() {
+        let no_driver = LibraryError::NoDriver {
+            vendor: Vendor::Nvidia,
+            reason: "libcuda.so.1 is not there".to_owned(),
+        };
+        let capabilities = GpuCapabilities {
+            nccl: Ok(()),
+            gpus: Err(no_driver),
+        };
+        let [nccl, no_gpu, gpu, two, cuda, cuda_on_two, check] =
+            steps(&capabilities).try_into().ok().unwrap();
+        assert_eq!(check.command_line(), "cargo xtask gpu-check");
+        let lines = [
+            (
+                &nccl,
+                "cargo test --release --workspace --test nccl -- --ignored --test-threads=1 --skip no_gpu::",
+            ),
+            (
+                &no_gpu,
+                "cargo test --release --workspace --test nccl -- --ignored --test-threads=1 no_gpu::",
+            ),
+        ];
+        for (step, line) in lines {
+            assert_eq!(step.command_line(), line);
+            assert!(matches!(step.program, Program::Tests));
+        }
+        assert_eq!(
+            cuda.command_line(),
+            "cargo test --release --workspace --features cuda --target-dir target/cuda --test cuda -- \
+             --ignored --test-threads=1 --skip two_gpus::"
+        );
+        for step in [gpu, two, cuda, cuda_on_two, check] {
+            // No installer has a GPU: in CI too this is a skip.
+            let done = step.run(&mut TestCounts::default(), Path::new("no-skips"));
+            assert!(
+                matches!(done, Ok(Done::Skipped { why, package: None }) if why.starts_with("no driver: libcuda.so.1"))
+            );
+        }
+    }
 
     #[test]
     fn nccl_comes_as_a_package_and_a_gpu_does_not() {
@@ -185,5 +230,45 @@ mod tests {
         let nccl = Some(Package::Pip("nvidia-nccl-cu12".to_owned()));
         let expected = [nccl.clone(), nccl, None, None, None, None, None];
         assert_eq!(packages, expected);
+    }
+
+    #[test]
+    fn what_needs_two_gpus_is_skipped_where_there_is_one() {
+        let gpu = |index| Gpu {
+            index,
+            name: "a GPU".to_string(),
+            memory_bytes: 1 << 30,
+            free_bytes: None,
+            compute_capability: (9, 0),
+            uuid: format!("GPU-{index}"),
+        };
+        let inventory = |count: usize| Inventory {
+            driver: None,
+            cuda: CudaVersion::from_code(13000),
+            nccl: Ok(NcclVersion::from_code(22800)),
+            gpus: (0..count).map(gpu).collect(),
+        };
+        let skipped = |count| {
+            let capabilities = GpuCapabilities {
+                nccl: Ok(()),
+                gpus: Ok(inventory(count)),
+            };
+            let lacking = steps(&capabilities)
+                .into_iter()
+                .filter_map(|step| match step.program {
+                    Program::Lacking(why, _) => Some((step.name, why)),
+                    _ => None,
+                });
+            lacking.collect::<Vec<_>>()
+        };
+        let no_gpu = (
+            "tests with NCCL and no GPU",
+            "this machine has a GPU".to_string(),
+        );
+        let two = ["tests with two GPUs", "tests of tensors on two GPUs"]
+            .map(|name| (name, "this machine has one GPU".to_string()));
+        let expected = [no_gpu.clone(), two[0].clone(), two[1].clone()];
+        assert_eq!(skipped(1), expected);
+        assert_eq!(skipped(2), [no_gpu]);
     }
 }

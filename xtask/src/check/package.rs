@@ -135,6 +135,35 @@ mod tests {
     }
 
     #[test]
+    fn the_sources_are_asked_and_nothing_is_installed() {
+        let asked = |words| -> Vec<String> {
+            let package = Package::read(words).unwrap();
+            let line = |command: &Command| {
+                let words = command.get_args().map(|word| word.to_string_lossy());
+                let words: Vec<_> = std::iter::once(command.get_program().to_string_lossy())
+                    .chain(words)
+                    .collect();
+                words.join(" ")
+            };
+            package.questions().iter().map(line).collect()
+        };
+        assert_eq!(
+            asked("apt-get tmux"),
+            [
+                "apt-get -qq -o APT::Update::Error-Mode=any update",
+                "apt-get -qq --simulate install tmux"
+            ]
+        );
+        assert_eq!(asked("cargo mdbook"), ["cargo info --quiet mdbook"]);
+        assert_eq!(
+            asked("pip typos"),
+            ["python3 -m pip index versions --retries 1 typos"]
+        );
+        // CI has to bring it.
+        assert!(Package::Data.is_offered());
+    }
+
+    #[test]
     fn a_command_ends_well_or_fails_or_is_ended() {
         let shell =
             |script: &str, patience| ends_well(Command::new("sh").args(["-c", script]), patience);

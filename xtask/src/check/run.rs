@@ -172,4 +172,10 @@ mod tests {
         let failed: Vec<_> = failures_of_ci(&flaky, |_| true).collect();
         assert_eq!(failed, ["flaky tests"]);
     }
+
+    #[test]
+    fn what_was_skipped_has_not_passed() {
+        assert_eq!(verdict(3, 1), "2 of 3 steps passed, 1 SKIPPED");
+        assert_eq!(verdict(3, 0), "all 3 steps passed");
+    }
 }
