@@ -159,7 +159,7 @@ impl Launcher {
             if !self.finished {
                 of.restarts += 1;
                 // Faults hit at random: each rank is started again as after its first end, at once.
-                of.next = Next::Pause(runtime::now() + self.limits.pause_before(1));
+                of.next = Next::Pause(runtime::now() + self.limits.pause_before(1, Duration::ZERO));
             }
             self.processes.note_end(local_rank, incarnation)?;
         }

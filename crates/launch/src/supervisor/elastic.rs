@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
 
 pub(super) use self::state::Elastic;
-use self::state::{EXIT_USAGE, Next};
+use self::state::{EXIT_USAGE, FailuresInARow, Next};
 use super::machine_processes::StoreEvent;
 use super::stopped::Process;
 use super::{Plan, Supervisor};
@@ -28,6 +28,21 @@ fn machine_lost(machine: usize, lost: &[usize], left: &[usize]) -> String {
         ranks(lost),
         ranks(left)
     )
+}
+
+/// Why a rank is not started again.
+fn why_away(ended: &EndedRank, failures: &FailuresInARow) -> String {
+    let why = match ended.exit {
+        RankExit::Code(EXIT_USAGE) => "it would refuse its arguments again",
+        RankExit::Code(EXIT_FAILS_AGAIN) => "the same would happen again",
+        RankExit::Code(EXIT_UNAVAILABLE) => "it has waited as long as it may",
+        _ => {
+            let loops = failures.crash_loop();
+            let loops = loops.map_or_else(String::new, |loops| format!(", and has {loops}"));
+            return format!("it has no restarts left{loops}");
+        }
+    };
+    why.to_owned()
 }
 
 impl Supervisor<'_> {
@@ -81,12 +96,7 @@ impl Supervisor<'_> {
                 });
             }
             Err(ended) => {
-                let why = match ended.exit {
-                    RankExit::Code(EXIT_USAGE) => "it would refuse its arguments again",
-                    RankExit::Code(EXIT_FAILS_AGAIN) => "the same would happen again",
-                    RankExit::Code(EXIT_UNAVAILABLE) => "it has waited as long as it may",
-                    _ => "it has no restarts left",
-                };
+                let why = why_away(&ended, &elastic.slots[local_rank].failures);
                 let loss = loss(&ended, incarnation, expelled);
                 if ended.exit == RankExit::Code(EXIT_USAGE) && self.config.nodes > 1 {
                     let machine = self.config.node_rank;
