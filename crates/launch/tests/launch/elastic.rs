@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use everburn_collectives::elastic::MembershipCoordinator;
 use everburn_collectives::store::StoreAccess;
-use everburn_launch::{ElasticLaunch, LaunchConfig, Launcher, Outcome, RankReport};
+use everburn_launch::{ElasticLaunch, LaunchConfig, Launcher, Outcome, RankExit, RankReport};
 use everburn_tests::AssertContains;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -121,6 +121,28 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
         "trouble of process 2"
     );
     assert_eq!(Outcome::Failed(failure).exit_code(), 5);
+}
+
+#[test]
+fn a_rank_that_cannot_be_started_again_is_tried_as_often_as_it_may_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "if [ $RANK = 1 ]; then rm $LOG; mkdir $LOG; exit 3; fi; exec sleep 1000";
+    let mut config = LaunchConfig {
+        elastic: Some(ElasticLaunch {
+            max_restarts: 2,
+            backoff: Duration::ZERO,
+            ..ElasticLaunch::new(2, 2)
+        }),
+        ..job(folder.path(), 2, script)
+    };
+    // The next process of rank 1 has no log.
+    let log = config.log_path(1);
+    config.env.push(("LOG".into(), log.into()));
+    let failure = failure_of(config);
+    let codes = failure.restarts.iter().map(|restart| restart.ended.exit);
+    assert!(codes.eq([3, 1].map(RankExit::Code)), "{failure}");
+    let refused = "rank 1 (process 2) ended with exit code 1: it could not be started: the log folder cannot be used: ";
+    failure.to_string().assert_contains([refused]);
 }
 
 #[test]

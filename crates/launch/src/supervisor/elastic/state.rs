@@ -200,7 +200,7 @@ impl Elastic {
     }
 
     /// How the process of a rank ended before its last restart.
-    pub(super) fn last_end(&self, local_rank: usize) -> Option<EndedRank> {
+    fn last_end(&self, local_rank: usize) -> Option<EndedRank> {
         let rank = self.slots[local_rank].rank;
         let ends = self.story.restarts.iter().map(|restart| &restart.ended);
         ends.rev().find(|ended| ended.rank == rank).cloned()
