@@ -44,20 +44,6 @@ pub(super) struct EntryPlan {
     pub(super) metrics: Option<Vec<String>>,
 }
 
-impl Entry {
-    /// Whether a rank that has restored the state of this one has its parameters; `hash` reads those of that rank, where they are
-    /// compared.
-    pub(super) fn has_given<E>(
-        &self,
-        hash: impl FnOnce() -> Result<[u8; 32], E>,
-    ) -> Result<bool, E> {
-        match self.parameters {
-            Some(given) => Ok(hash()? == given),
-            None => Ok(true),
-        }
-    }
-}
-
 impl EntryPlan {
     /// Of the entries of all ranks, in rank order.
     pub(super) fn of(entries: &[Entry]) -> Self {
@@ -142,18 +128,6 @@ mod tests {
         };
         let not_compared = [rank(None), not_compared.clone(), not_compared];
         assert_eq!(of(&not_compared), (1, Some(1), false));
-    }
-
-    #[test]
-    fn a_state_with_other_parameters_is_seen_where_these_are_compared() {
-        let restored = |step: u8| rank(Some(8)).has_given(|| Ok::<_, ()>([step; 32]));
-        assert_eq!([8, 7].map(restored), [Ok(true), Ok(false)]);
-        assert_eq!(
-            rank(Some(8)).has_given(|| Err("no device")),
-            Err("no device")
-        );
-        let not_compared = rank(None).has_given(|| Err("they are not read"));
-        assert_eq!(not_compared, Ok(true));
     }
 
     #[test]
