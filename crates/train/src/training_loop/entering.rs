@@ -79,7 +79,7 @@ impl RankLoop {
         self.elastic.interrupted |= plan.any_has_entered && !self.elastic.entered;
         // This rank is now known to be where the others are, so it must not fall back to what it was before.
         self.elastic.entered = true;
-        self.elastic.resumes_round = plan.has_round;
+        self.elastic.resumes_round = !plan.with_round.is_empty();
         self.elastic.is_host_only = plan.is_host_only;
         self.metrics = MetricAgreement::on(plan.metrics);
         self.take_snapshot(&model)?;
@@ -89,8 +89,10 @@ impl RankLoop {
         {
             // Ranks that were given a state have no vote.
             found.trusted = plan.trusted;
+            // A rank that is given another's state drops the round that it has set aside.
+            let keeps_round = |rank: &usize| !found.ranks.contains(rank);
+            self.elastic.resumes_round = plan.with_round.iter().any(keeps_round);
             model = self.mend(model, found)?;
-            self.elastic.resumes_round = self.any_round_interrupted()?;
             self.take_snapshot(&model)?;
         }
         self.elastic.lateness.again();
