@@ -58,3 +58,14 @@ fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() 
         ",
     );
 }
+
+#[test]
+fn a_key_that_is_missing_or_signs_nothing_is_refused_before_anything_starts() {
+    assert_refused(
+        "mlp",
+        "
+        --hash-every 1 --hash-key none | reading none failed | No such file
+        --hash-key none | --hash-key signs hashes | --hash-every
+        ",
+    );
+}
