@@ -110,4 +110,9 @@ fn what_does_not_go_together_is_refused() {
         refused(|config| config.sync_batch_norm = true, 2).contains("`training.sync_batch_norm`")
     );
     assert!(refused(|config| config.hash_every = Some(0), 2).contains("`training.hash_every`"));
+    let unused_key = |config: &mut TrainingConfig| {
+        config.hash_every = None;
+        config.hash_key = Some("key".into());
+    };
+    assert!(refused(unused_key, 2).contains("`training.hash_key` signs hashes"));
 }
