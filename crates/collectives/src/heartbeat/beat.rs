@@ -122,6 +122,8 @@ impl Beat {
         beat.records.truncate(ENTRIES);
         for record in &mut beat.records {
             record.operation = plain::line(&record.operation, MAX_TEXT);
+            let name = record.group_name.as_ref();
+            record.group_name = name.map(|name| plain::line(name, MAX_TEXT));
             record.waiting_for.truncate(MAX_RANKS);
         }
         Some(beat)
@@ -183,6 +185,7 @@ fn decoded(bytes: &[u8]) -> BeatEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heartbeat::thread::tests::barrier;
     use crate::store::HashStore;
 
     #[test]
@@ -229,9 +232,22 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_of_a_note_become_marks() {
+    fn control_characters_of_a_peer_become_marks() {
         let beat = Beat::decode(b"{\"number\": 5, \"note\": \"a\\u001b[2J\"}").unwrap();
         assert_eq!(beat.note, "a\u{fffd}[2J");
         assert_eq!(Beat::decode(&beat.encode()), Some(beat));
+        let entry = FlightEntry {
+            group: 7,
+            group_name: Some("a\u{1b}[2J".to_owned()),
+            operation: "b\u{1b}[2J".to_owned(),
+            ..barrier(Vec::new())
+        };
+        let beat = Beat {
+            records: vec![entry],
+            ..Beat::default()
+        };
+        let beat = Beat::decode(&beat.encode()).unwrap();
+        let text = beat.records[0].operation_of_group();
+        assert_eq!(text, "b\u{fffd}[2J of the a\u{fffd}[2J group");
     }
 }

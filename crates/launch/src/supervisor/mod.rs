@@ -1,6 +1,7 @@
 //! Stays with the ranks from the first one's start to the last one's end.
 
 mod all_stopped;
+mod continued;
 mod elastic;
 mod interrupt;
 pub(crate) mod machine_processes;
@@ -22,6 +23,7 @@ use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use rustix::process::Signal;
 
+use self::continued::SaidStopped;
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
 use self::own_pause::OwnPause;
@@ -85,6 +87,7 @@ pub(crate) struct Supervisor<'a> {
     starter: Option<Starter<'a>>,
     elastic: Option<Elastic>,
     long_stopped: LongStopped,
+    said_stopped: SaidStopped,
     /// The ranks of a job that is not elastic that were stopped when the first one failed.
     stopped_ranks: Vec<usize>,
     own_pause: OwnPause,
@@ -120,6 +123,7 @@ impl<'a> Supervisor<'a> {
             starter: None,
             elastic: None,
             long_stopped: LongStopped::new(config.ranks),
+            said_stopped: SaidStopped::default(),
             stopped_ranks: Vec::new(),
             own_pause: OwnPause::new(config.heartbeat_timeout),
             gave_up: None,

@@ -106,7 +106,7 @@ impl LongStopped {
     const INTERVAL: Duration = Duration::from_secs(1);
 
     /// After this long it is said.
-    const LONG: Duration = Duration::from_secs(10);
+    pub(super) const LONG: Duration = Duration::from_secs(10);
 
     pub(super) fn new(ranks: usize) -> Self {
         Self {
