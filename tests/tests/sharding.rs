@@ -137,6 +137,9 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
         --ranks 2 --shard gradients --elastic 1:2 | --elastic and --shard gradients | resume
         --ranks 2 --shard gradients --mesh pipeline=2 | --shard | do not go together
         --ranks 2 --shard gradients --virtual-ranks 2 | --shard gradients and --virtual-ranks 2
+        --ranks 2 --shard gradients --local-steps 2 | --shard gradients and --local-steps 2
+        --ranks 2 --shard gradients --hash-every 1 | --hash-every
+        --ranks 2 --shard parameters --ema 0.9 | --shard parameters and --ema
         --ranks 2 --shard gradients --communication-hook power-sgd:2 | --communication-hook power-sgd:2 | --shard optimizer
         --ranks 2 --shard gradients --no-overlap | --no-overlap | --shard optimizer
         --ranks 2 --shard gradients --on-divergence repair | --on-divergence repair
