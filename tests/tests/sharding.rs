@@ -97,27 +97,6 @@ fn ranks_that_read_their_parts_of_pretrained_weights_begin_as_with_whole_ones() 
 }
 
 #[test]
-fn a_run_goes_on_at_another_stage_on_another_number_of_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let (at_once, _) = train(folder, "at-once", "24", "1", &[]);
-    let first = ["--shard", "parameters", "--checkpoint-every", "4steps"];
-    let (run, _) = train(folder, "run", "8", "2", &first);
-    let ways = [
-        ("16", "3", "optimizer"),
-        ("20", "2", "none"),
-        ("24", "2", "gradients"),
-    ];
-    for (steps, ranks, stage) in ways {
-        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", steps];
-        Everburn::new(folder, arguments)
-            .args(["--ranks", ranks, "--shard", stage])
-            .succeed();
-    }
-    assert_within(1e-3, &run, &at_once, "resumed three times");
-}
-
-#[test]
 fn the_state_may_be_in_the_hosts_memory() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
