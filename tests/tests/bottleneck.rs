@@ -165,6 +165,10 @@ fn what_cannot_be_profiled_is_refused() {
             &["--ranks", "2", "--strategy", "data-parallel"],
             ["data-parallel", "--strategy ddp"],
         ),
+        (
+            &["--ranks", "2", "--local-steps", "2"],
+            ["a profile and --local-steps 2", "do not go together"],
+        ),
         (&["--plan"], ["train nothing", "--plan"]),
     ] {
         bottleneck(folder.path(), flags).failed_with(2, &messages);
