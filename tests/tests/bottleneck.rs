@@ -6,7 +6,7 @@ use serde_json::Value;
 fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
     Everburn::line(folder, "bottleneck mnist --steps 24 --batch-size 20")
         .words("--run-dir run")
-        .args(SMALL)
+        .words(SMALL)
         .args(flags)
         .run()
 }

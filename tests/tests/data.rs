@@ -19,18 +19,10 @@ use std::path::Path;
 
 use everburn_tests::{Everburn, Run, data_folder};
 
-/// As [`everburn_tests::SMALL`], but the choice of data is left open.
-const FEW: [&str; 6] = [
-    "--train-samples",
-    "600",
-    "--validation-samples",
-    "100",
-    "--test-samples",
-    "200",
-];
-
+/// On as few samples as [`everburn_tests::SMALL`] has, but the choice of data is left open.
 fn train_one_epoch(folder: &Path) -> Everburn {
-    Everburn::line(folder, "train mlp --epochs 1 --run-dir run").args(FEW)
+    Everburn::line(folder, "train mlp --epochs 1 --run-dir run")
+        .words("--train-samples 600 --validation-samples 100 --test-samples 200")
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn settings_of_an_optimizer_are_set_by_their_names_in_a_section_or_on_the_comman
     let file = "model = 'mlp'\n[optimizer]\nname = 'sgd'\nlearning_rate = 0.05\nmomentum = 0.9\n";
     std::fs::write(folder.path().join("my.toml"), file).unwrap();
     Everburn::line(folder.path(), "train --config my.toml")
-        .args(everburn_tests::SMALL)
+        .words(everburn_tests::SMALL)
         .args(["--run-dir", "file", "--steps", "4", "--log-every", "1"])
         .succeed();
     let set = ["--set", "optimizer.momentum=0.9"];

@@ -72,15 +72,8 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
     // A folder: its images, in the order of their names, on any number of ranks.
     std::fs::write(here.join("stripes/val/down/notes.gif"), "another type").unwrap();
     let [one, two] = ["1", "2"].map(|ranks| {
-        let predict = [
-            "predict",
-            "2",
-            "--input",
-            "stripes/val/down",
-            "--ranks",
-            ranks,
-        ];
-        let ended = Everburn::new(here, predict).succeed();
+        let predict = format!("predict 2 --input stripes/val/down --ranks {ranks}");
+        let ended = Everburn::line(here, predict).succeed();
         let said = "neither JPEG nor PNG, left out: 1, such as notes.gif";
         assert_eq!(ended.stderr.matches(said).count(), 1, "{ended}");
         ended.stdout

@@ -36,20 +36,9 @@ fn tokenized(here: &Path) -> Ended {
     let trained = tokenize(here, &[&["corpus.txt"][..], &flags].concat());
     let said = trained.succeeded().stdout;
     assert!(said.contains("own.json has 300 tokens"), "{said}");
-    let flags = [
-        "corpus.txt",
-        "--document-separator",
-        "\\n\\n",
-        "--tokenizer",
-        "own.json",
-        "--output",
-        "tokens",
-        "--validation",
-        "0.1",
-        "--shard-tokens",
-        "2000",
-    ];
-    tokenize(here, &flags).succeeded()
+    Everburn::line(here, "tokenize corpus.txt --document-separator \\n\\n")
+        .words("--tokenizer own.json --output tokens --validation 0.1 --shard-tokens 2000")
+        .succeed()
 }
 
 fn train(here: &Path, name: &str, flags: &[&str]) -> Ended {
@@ -165,14 +154,8 @@ fn what_cannot_be_tokenized_or_trained_on_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     tokenized(here);
-    let flags = [
-        "corpus.txt",
-        "--tokenizer",
-        "own.json",
-        "--output",
-        "tokens",
-    ];
-    tokenize(here, &flags).failed_with(2, &["tokens is not empty", "--force"]);
+    let again = "tokenize corpus.txt --tokenizer own.json --output tokens";
+    Everburn::line(here, again).refused(&["tokens is not empty", "--force"]);
     let flags = ["corpus.txt", "--output", "more"];
     tokenize(here, &flags).failed_with(2, &["--tokenizer"]);
     assert!(!here.join("more").exists());

@@ -268,21 +268,9 @@ fn learning_rates_fall_from_layer_to_layer() {
     std::fs::write(here.join("small.toml"), SMALL).unwrap();
     train(here, "base", &["--steps", "1"]);
     // A step of plain gradient descent moves a parameter in proportion to its learning rate.
-    let one = [
-        "--init-from",
-        "base",
-        "--steps",
-        "1",
-        "--optimizer",
-        "sgd",
-        "--learning-rate",
-        "0.1",
-    ];
-    let one = [
-        &one[..],
-        &["--weight-decay", "0", "--lr-schedule", "constant"],
-    ]
-    .concat();
+    let one = "--init-from base --steps 1 --optimizer sgd --learning-rate 0.1 --weight-decay 0 \
+               --lr-schedule constant";
+    let one: Vec<_> = one.split(' ').collect();
     train(here, "even", &one);
     train(
         here,
