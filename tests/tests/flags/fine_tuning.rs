@@ -207,15 +207,8 @@ fn what_adaptation_has_learned_is_exported_beside_the_weights_as_peft_reads_it()
     }
     let [base, merged] = ["base-hf", "tuned-hf"]
         .map(|folder| tensors_of(&here.join(folder).join("model.safetensors")));
-    let newest = [
-        "tuned",
-        "--adapter",
-        "--checkpoint",
-        "2",
-        "--output",
-        "newest",
-    ];
-    export(&newest).succeeded();
+    let newest = "tuned --adapter --checkpoint 2 --output newest";
+    export(&newest.split(' ').collect::<Vec<_>>()).succeeded();
     export(&["tuned", "--adapter", "--output", "adapter"]).succeeded();
     for exported in ["adapter", "newest"] {
         let file = here.join(exported).join("adapter_config.json");
