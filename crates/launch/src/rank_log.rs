@@ -75,7 +75,6 @@ pub(crate) fn last_line(ended: &EndedRank) -> Option<String> {
     }
 }
 
-/// Adds `line` to the log of `rank`.
 pub(crate) fn add_to_log(config: &LaunchConfig, rank: usize, line: &str) -> io::Result<()> {
     let mut log = file::append_to(&config.log_path(rank))?;
     writeln!(log, "{line}")

@@ -135,6 +135,32 @@ pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Result<Vec<BeatEn
     Ok(values.iter().map(found).collect())
 }
 
+/// The newest beat of a member, for a process that is in no group with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastBeat {
+    pub(crate) life: u64,
+    pub(crate) number: u64,
+    pub(crate) step: u64,
+}
+
+/// The newest beats in the group of `generation` of `members`: of each one that has published some there, and has not ended.
+pub(crate) fn last_beats(
+    store: &dyn Store,
+    generation: u64,
+    members: impl IntoIterator<Item = usize>,
+) -> Result<Vec<LastBeat>, StoreError> {
+    let keys: Vec<String> = members.into_iter().map(beat_key).collect();
+    let entries = read_many(store, &keys)?;
+    let beats = entries.iter().filter_map(BeatEntry::beat);
+    let of_group = beats.filter(|beat| beat.generation == generation && !beat.goodbye);
+    let last = of_group.map(|beat| LastBeat {
+        life: beat.life,
+        number: beat.number,
+        step: beat.step,
+    });
+    Ok(last.collect())
+}
+
 /// Reads all `keys` in one request; `None` if one of them is missing.
 pub(super) fn read_all(
     store: &dyn Store,
@@ -157,6 +183,7 @@ fn decoded(bytes: &[u8]) -> BeatEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::HashStore;
 
     #[test]
     fn garbage_is_refused_and_missing_fields_have_defaults() {
@@ -174,6 +201,31 @@ mod tests {
         assert_eq!(beat.note, "");
         assert_eq!((beat.number, beat.records.len()), (5, 0));
         assert_eq!(Beat::decode(&beat.encode()), Some(beat));
+    }
+
+    #[test]
+    fn the_last_beats_are_those_of_members_that_are_in_the_group() {
+        let store = HashStore::new();
+        let beat = |generation: u64, goodbye| Beat {
+            life: 7,
+            number: 3,
+            step: 20,
+            generation,
+            goodbye,
+            ..Beat::default()
+        };
+        for (member, beat) in [beat(2, false), beat(1, false), beat(2, true)]
+            .iter()
+            .enumerate()
+        {
+            store.set(&beat_key(member), &beat.encode()).unwrap();
+        }
+        let first = LastBeat {
+            life: 7,
+            number: 3,
+            step: 20,
+        };
+        assert_eq!(last_beats(&store, 2, 0..4).unwrap(), [first]);
     }
 
     #[test]

@@ -30,6 +30,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::beat::hang_key;
+pub(crate) use self::beat::{LastBeat, last_beats};
 pub use self::log::end_of_log;
 pub use self::machine::SilentMachine;
 pub use self::report::{Evidence, HangReport, RankActivity};

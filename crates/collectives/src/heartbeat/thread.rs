@@ -99,7 +99,6 @@ impl State {
     }
 }
 
-/// Whether the program was asked to stop.
 pub(super) type StopAsked = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The program's text for each beat.

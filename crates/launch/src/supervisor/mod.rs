@@ -182,11 +182,19 @@ impl<'a> Supervisor<'a> {
         let Some(starter) = &self.starter else {
             return Ok(());
         };
-        let rank = RunningRank::start(starter.job, local_rank, incarnation, log, &starter.alive)?;
+        let mut rank =
+            RunningRank::start(starter.job, local_rank, incarnation, log, &starter.alive)?;
         let events = starter.events.clone();
         let watched = rank.watch(move || drop(events.send(Event::Ended(local_rank))));
+        if let Err(source) = watched {
+            // Nobody would learn of its end.
+            rank.signal(Signal::KILL);
+            rank.reap(self.config)
+                .map_err(|source| system("reap a rank", source))?;
+            return Err(system("wait for ranks", source));
+        }
         self.running[local_rank] = Some(rank);
-        watched.map_err(|source| system("wait for ranks", source))
+        Ok(())
     }
 
     /// Returns once no rank runs, none is to be started, and no other machine needs the store. None can be
@@ -245,7 +253,6 @@ impl<'a> Supervisor<'a> {
         self.elastic.as_ref().is_some_and(Elastic::will_start)
     }
 
-    /// When the plan changes.
     fn plan_ends(&self) -> Option<Instant> {
         match self.plan {
             Plan::Train => None,

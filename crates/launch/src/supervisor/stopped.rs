@@ -194,7 +194,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// The processes of ranks, as they are now.
     pub(super) fn all(running: &[Option<RunningRank>]) -> Vec<Option<Self>> {
         let look = |rank: &RunningRank| Self {
             id: rank.process_id(),

@@ -17,7 +17,6 @@ fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
     (store, heartbeat)
 }
 
-/// `member` has sent its beat `number`.
 pub(super) fn beats(store: &HashStore, member: usize, number: u64) {
     let beat = format!("{{\"life\":1,\"number\":{number}}}");
     store.set(&beat_key(member), beat.as_bytes()).unwrap();
