@@ -280,15 +280,9 @@ fn a_diverging_run_fails_and_says_what_to_try() {
 #[test]
 fn a_training_that_diverges_with_finite_losses_is_warned_of_once() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--learning-rate",
-        "1e9",
-        "--epochs",
-        "3",
-        "--run-dir",
-        "run",
-    ];
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).succeed();
+    let ended = Everburn::train(folder.path(), "mlp")
+        .words("--learning-rate 1e9 --epochs 3 --run-dir run")
+        .succeed();
     let warning = "the training loss has risen from ";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{ended}");
     ended.warns(["a lower --learning-rate (it is 1e9)"]);

@@ -53,7 +53,10 @@ fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() 
         "mnist",
         "
         --ranks 3 --virtual-ranks 2 | 2 logical shards cannot be shared out to 3 ranks | --virtual-ranks 3
+        --ranks 2 --virtual-ranks 4 --batch-size 3 | --batch-size 4
         --virtual-ranks 4 --accumulate 2 | --accumulate 2 and --virtual-ranks 4
+        --virtual-ranks 4 --sync-batch-norm | --sync-batch-norm
+        --virtual-ranks 4 --hash-every 0 | --hash-every
         --ranks 2 --pipeline 2 --virtual-ranks 2 | --mesh | --virtual-ranks 2 do not go together
         ",
     );
