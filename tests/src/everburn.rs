@@ -12,16 +12,8 @@ use crate::processes::{MARK, new_mark};
 pub const TOKEN: &str = "a token of the tests";
 
 /// Flags for a run that takes a moment: 500 synthetic digits to learn from.
-pub const SMALL: [&str; 8] = [
-    "--data",
-    "synthetic",
-    "--train-samples",
-    "600",
-    "--validation-samples",
-    "100",
-    "--test-samples",
-    "200",
-];
+pub const SMALL: &str =
+    "--data synthetic --train-samples 600 --validation-samples 100 --test-samples 200";
 
 /// The recipe of a training without a preset, in place of a model's own: what a test measures does not change with that.
 pub const NO_PRESET: &str =
@@ -119,7 +111,7 @@ impl Everburn {
 
     /// `everburn train <model>` with the flags of [`SMALL`].
     pub fn train(folder: &Path, model: &str) -> Self {
-        Self::new(folder, ["train", model]).args(SMALL)
+        Self::new(folder, ["train", model]).words(SMALL)
     }
 
     /// `everburn train <model>` for epochs enough that it runs until it is stopped.

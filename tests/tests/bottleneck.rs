@@ -6,7 +6,7 @@ use serde_json::Value;
 fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
     Everburn::line(folder, "bottleneck mnist --steps 24 --batch-size 20")
         .words("--run-dir run")
-        .args(SMALL)
+        .words(SMALL)
         .args(flags)
         .run()
 }
@@ -164,6 +164,10 @@ fn what_cannot_be_profiled_is_refused() {
         (
             &["--ranks", "2", "--strategy", "data-parallel"],
             ["data-parallel", "--strategy ddp"],
+        ),
+        (
+            &["--ranks", "2", "--local-steps", "2"],
+            ["a profile and --local-steps 2", "do not go together"],
         ),
         (&["--plan"], ["train nothing", "--plan"]),
     ] {

@@ -9,7 +9,7 @@ fn dashboard(folder: &std::path::Path, test: &str) -> Option<Terminal> {
         skip_missing(test, "there is no tmux", "tmux");
         return None;
     };
-    let small = everburn_tests::SMALL.join(" ");
+    let small = everburn_tests::SMALL;
     terminal.enter_everburn(&format!(
         "train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?"
     ));

@@ -15,24 +15,14 @@ mod pretrained_images;
 #[path = "data/token_shards.rs"]
 mod token_shards;
 
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
 use everburn_tests::{Everburn, Run, data_folder};
 
-/// As [`everburn_tests::SMALL`], but the choice of data is left open.
-const FEW: [&str; 6] = [
-    "--train-samples",
-    "600",
-    "--validation-samples",
-    "100",
-    "--test-samples",
-    "200",
-];
-
+/// On as few samples as [`everburn_tests::SMALL`] has, but the choice of data is left open.
 fn train_one_epoch(folder: &Path) -> Everburn {
-    Everburn::line(folder, "train mlp --epochs 1 --run-dir run").args(FEW)
+    Everburn::line(folder, "train mlp --epochs 1 --run-dir run")
+        .words("--train-samples 600 --validation-samples 100 --test-samples 200")
 }
 
 #[test]
@@ -109,14 +99,6 @@ fn a_folder_that_was_named_and_is_not_there_is_refused() {
 }
 
 #[test]
-fn an_unknown_data_set_suggests_the_nearest() {
-    let folder = tempfile::tempdir().unwrap();
-    train_one_epoch(folder.path())
-        .args(["--data", "minst"])
-        .refused(&["unknown data set 'minst'", "did you mean 'mnist'?"]);
-}
-
-#[test]
 fn a_model_of_digits_leads_images_of_your_own_to_another_one() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
@@ -135,52 +117,6 @@ fn a_model_of_digits_leads_images_of_your_own_to_another_one() {
         "photo.png: this model reads no image files",
         "resnet18 and vit",
     ]);
-}
-
-/// Writes the four files of MNIST, not compressed: all zero but for their headers, and the
-/// training images cut short by `missing` bytes.
-fn write_blank_mnist(folder: &Path, missing: u64) {
-    for (split, items) in [("train", 60_000_u32), ("t10k", 10_000)] {
-        let images = [0x0803, items, 28, 28];
-        let labels = [0x0801, items];
-        let short = if split == "train" { missing } else { 0 };
-        for (name, header, bytes) in [
-            ("images-idx3", &images[..], u64::from(items) * 784 - short),
-            ("labels-idx1", &labels[..], u64::from(items)),
-        ] {
-            let mut file = File::create(folder.join(format!("{split}-{name}-ubyte"))).unwrap();
-            for number in header {
-                file.write_all(&number.to_be_bytes()).unwrap();
-            }
-            file.set_len(4 * header.len() as u64 + bytes).unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_truncated_file_is_named_with_its_lengths() {
-    let folder = tempfile::tempdir().unwrap();
-    write_blank_mnist(folder.path(), 1000);
-    let expected = 60_000 * 784 + 16;
-    let lengths = format!("expected {expected} bytes, found {}", expected - 1000);
-    // Not even `auto` may fall back: the file is there.
-    for data in ["mnist", "auto"] {
-        train_one_epoch(folder.path())
-            .args(["--data", data, "--data-dir", "."])
-            .refused(&["train-images-idx3-ubyte is truncated", &lengths]);
-    }
-}
-
-#[test]
-fn an_altered_file_is_named_with_both_hashes() {
-    let folder = tempfile::tempdir().unwrap();
-    write_blank_mnist(folder.path(), 0);
-    train_one_epoch(folder.path())
-        .args(["--data-dir", ".", "--ranks", "2"])
-        .refused(&[
-            "train-images-idx3-ubyte is not the published MNIST file",
-            "expected ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        ]);
 }
 
 #[test]

@@ -18,14 +18,8 @@ fn train(folder: &Path, name: &str, flags: &[&str]) -> Everburn {
         .words("--train-samples 200 --test-samples 20")
         // Fifteen steps per epoch: each training has the end of an epoch in its middle.
         .args(["--batch-size", "12", "--epochs", "9", "--steps", &steps])
-        .args([
-            "--virtual-ranks",
-            "3",
-            "--hash-every",
-            "1",
-            "--run-dir",
-            name,
-        ])
+        .words("--virtual-ranks 3 --hash-every 1")
+        .args(["--run-dir", name])
         .args(flags)
 }
 
@@ -119,14 +113,8 @@ fn too_few_ranks_end_with_an_error_and_a_checkpoint_that_goes_on() {
 #[test]
 fn a_changed_parameter_is_found_named_and_mended() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--ranks",
-        "3",
-        "--compare-every",
-        "1",
-        "--chaos",
-        "corrupt=1@step:7",
-    ];
+    let flags = "--ranks 3 --compare-every 1 --chaos corrupt=1@step:7";
+    let flags: Vec<_> = flags.split(' ').collect();
     let ended = train(folder.path(), "stops", &flags).run();
     assert_ne!(ended.code(), 0, "{ended}");
     for message in ["after step 7", "of rank 1 differs", "weight"] {
@@ -145,16 +133,8 @@ fn a_changed_parameter_is_found_named_and_mended() {
     ended.warns(["given the state of rank 0"]);
     assert_eq!(hashes(folder.path(), "mended"), expected);
     // Two ranks cannot tell who of them is right.
-    let flags = [
-        "--ranks",
-        "2",
-        "--compare-every",
-        "1",
-        "--on-divergence",
-        "repair",
-    ];
-    let ended = train(folder.path(), "undecided", &flags)
-        .args(["--chaos", "corrupt=1@step:7"])
+    let ended = train(folder.path(), "undecided", &[])
+        .words("--ranks 2 --compare-every 1 --on-divergence repair --chaos corrupt=1@step:7")
         .run();
     assert_ne!(ended.code(), 0, "{ended}");
 }
@@ -242,19 +222,10 @@ fn a_stop_while_a_rank_waits_for_others_leaves_a_checkpoint_and_names_it() {
 #[test]
 fn a_rank_0_that_comes_back_shows_the_epochs_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--ranks",
-        "3",
-        "--elastic",
-        "2:3",
-        "--lr-schedule",
-        "constant",
-    ];
     // Later flags win over those of `train`.
     let mut job = Everburn::new(folder.path(), ["train", "mlp", "--data", "synthetic"])
         .words("--train-samples 400 --test-samples 40 --epochs 100000 --run-dir run")
-        .words("--chaos kill=0@step:40")
-        .args(flags)
+        .words("--chaos kill=0@step:40 --ranks 3 --elastic 2:3 --lr-schedule constant")
         .start();
     let run = Run::new(folder.path().join("run"));
     let log = run.clone();

@@ -1,6 +1,6 @@
 //! However a run ends, all of it ends, and the user is told why.
 
-use everburn_tests::{DEADLINE, Everburn, Job, ORPHAN_DEADLINE, Run};
+use everburn_tests::{AssertContains, DEADLINE, Everburn, Job, ORPHAN_DEADLINE, Run, json_lines};
 use rustix::process::Signal;
 
 /// A training that continues until it is ended, in the middle of it: two epochs are recorded, and the checkpoint of one is written.
@@ -88,6 +88,53 @@ fn a_rank_that_comes_too_late_is_the_one_that_is_named() {
     assert!(!blamed(0) && !blamed(2), "{ended}");
     let itself = ended.stderr.contains("rank 1 ended with exit code 76");
     assert!(itself || blamed(1), "{ended}");
+}
+
+/// Of rank 0, which records the run, the other rank says so.
+#[test]
+fn a_rank_that_was_stopped_and_continues_in_time_is_recorded_with_its_step_and_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    // A rank warns of the other after a third of that time, and the rest of it is left to continue that one. Few checkpoints: they
+    // are events too.
+    let mut job = Everburn::train_for_long(folder.path(), "mlp")
+        .words("--ranks 2 --heartbeat-timeout 20 --checkpoint-every 1000epochs --run-dir run")
+        .start();
+    let run = Run::new(folder.path().join("run"));
+    job.wait_for("an epoch", || run.epochs() > 0);
+    for (stopped, warns) in [(1, 0), (0, 1)] {
+        let process = job.rank(stopped);
+        process.signal(Signal::STOP);
+        let log = format!("logs/rank-{warns}.log");
+        let warning = format!("rank {stopped}: no heartbeat for ");
+        job.wait_for(&warning, || run.text_if_there(&log).contains(&warning));
+        process.signal(Signal::CONT);
+        let begin = format!("rank {stopped} stalled for ");
+        let events = || run.text_if_there("events.jsonl");
+        job.wait_for("the event", || events().contains(&begin));
+        let events = json_lines(&events());
+        let is_its = |event: &&serde_json::Value| {
+            let text = event["text"].as_str();
+            text.is_some_and(|text| text.starts_with(&begin))
+        };
+        let event = events.iter().find(is_its).unwrap();
+        assert_eq!(event["kind"], "stall", "{event}");
+        assert_eq!(event["rank"], stopped, "{event}");
+        assert!(
+            event["step"].is_u64() && event["lasted_ms"].is_u64(),
+            "{event}"
+        );
+        event["text"].as_str().unwrap().assert_contains([
+            " at step ",
+            ", while others waited for it in ",
+            ", and continues: its process was stopped (SIGSTOP; pid ",
+        ]);
+    }
+    job.signal(Signal::INT);
+    assert_eq!(job.wait().code(), 130);
+    let monitored = Everburn::new(folder.path(), ["monitor", "run"]).succeed();
+    monitored.prints(["rank 1 stalled for ", "rank 0 stalled for "]);
+    run.text("report.html")
+        .assert_contains(["rank 1 stalled for "]);
 }
 
 #[test]
@@ -233,15 +280,9 @@ fn a_diverging_run_fails_and_says_what_to_try() {
 #[test]
 fn a_training_that_diverges_with_finite_losses_is_warned_of_once() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--learning-rate",
-        "1e9",
-        "--epochs",
-        "3",
-        "--run-dir",
-        "run",
-    ];
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).succeed();
+    let ended = Everburn::train(folder.path(), "mlp")
+        .words("--learning-rate 1e9 --epochs 3 --run-dir run")
+        .succeed();
     let warning = "the training loss has risen from ";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{ended}");
     ended.warns(["a lower --learning-rate (it is 1e9)"]);

@@ -73,6 +73,7 @@ fn what_a_precision_cannot_be_used_with_is_refused_before_anything_starts() {
         --precision fp16 | `fp16` is no precision | use f32, bf16, f16 or tf32
         --precision tf32 | is for GPUs | use f32
         --precision f16 --ranks 2 --local-steps 4 | do not go together | --precision bf16
+        --precision f16 --ranks 2 --communication-hook power-sgd:2 | do not go together | --communication-hook bf16
         --precision bf16 --ranks 2 --pipeline 2 | --precision bf16 do not go together | use --precision f32
         --chaos overflow=0@step:1 | --precision f16
         ",

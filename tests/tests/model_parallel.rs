@@ -4,19 +4,10 @@ use everburn_tests::{Everburn, NO_PRESET, Run, assert_refused};
 
 /// Three steps of `model` with these flags, recorded in `name`.
 fn train(folder: &std::path::Path, model: &str, name: &str, flags: &[&str]) -> Run {
-    let always = [
-        "--steps",
-        "3",
-        "--log-every",
-        "1",
-        "--epochs",
-        "1",
-        "--run-dir",
-        name,
-    ];
     Everburn::train(folder, model)
         .words(NO_PRESET)
-        .args(always)
+        .words("--steps 3 --log-every 1 --epochs 1")
+        .args(["--run-dir", name])
         .args(flags)
         .succeed();
     Run::new(folder.join(name))

@@ -20,7 +20,7 @@ fn train(folder: &Path, flags: &[&str]) -> everburn_tests::Job {
         folder,
         ["train", "mnist", "--epochs", "1000000", "--run-dir", "run"],
     )
-    .args(everburn_tests::SMALL)
+    .words(everburn_tests::SMALL)
     .args(flags)
     .start()
     .with_deadline(PATIENCE)
@@ -172,7 +172,7 @@ fn a_training_shows_its_ranks_by_the_same_key() {
         skip_missing("the ranks beside the dashboard", "there is no tmux", "tmux");
         return;
     };
-    let small = everburn_tests::SMALL.join(" ");
+    let small = everburn_tests::SMALL;
     terminal.enter_everburn(&format!(
         "train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?"
     ));
@@ -196,7 +196,7 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     let folder = tempfile::tempdir().unwrap();
     let flags = "--ranks 2 --batch-size 64 --epochs 2 --tensorboard --run-dir run".split(' ');
     Everburn::new(folder.path(), ["train", "mnist"])
-        .args(everburn_tests::SMALL)
+        .words(everburn_tests::SMALL)
         .args(flags)
         .succeed();
     let ended = Everburn::new(folder.path(), ["monitor", "run"]).succeed();
@@ -253,7 +253,7 @@ fn a_run_that_fails_has_a_report_which_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let flags = "--ranks 2 --batch-size 64 --chaos kill=1@step:5 --run-dir run".split(' ');
     let ended = Everburn::new(folder.path(), ["train", "mnist"])
-        .args(everburn_tests::SMALL)
+        .words(everburn_tests::SMALL)
         .args(flags)
         .run();
     assert_ne!(ended.code(), 0, "{ended}");

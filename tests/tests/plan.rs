@@ -27,14 +27,8 @@ fn plan(folder: &Path, flags: &[&str]) -> Ended {
 #[test]
 fn a_pipeline_is_planned_with_given_figures() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--plan-figures",
-        "figures.toml",
-        "--ranks",
-        "4",
-        "--pipeline",
-        "2",
-    ];
+    let flags = "--plan-figures figures.toml --ranks 4 --pipeline 2";
+    let flags: Vec<_> = flags.split(' ').collect();
     let planned = plan(folder.path(), &flags).succeeded();
     assert_eq!(planned.stdout, PIPELINE, "{planned}");
 }
@@ -60,15 +54,9 @@ not counted: the optimizer's time, reading data, workspace of operations
 #[test]
 fn replicas_are_planned_with_given_figures() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = [
-        "--plan-figures",
-        "figures.toml",
-        "--mesh",
-        "data=4",
-        "--ranks",
-        "4",
-    ];
-    let flags = [&flags[..], &["--accumulate", "2", "--optimizer", "sgd"]].concat();
+    let flags =
+        "--plan-figures figures.toml --mesh data=4 --ranks 4 --accumulate 2 --optimizer sgd";
+    let flags: Vec<_> = flags.split(' ').collect();
     let planned = plan(folder.path(), &flags).succeeded();
     assert_eq!(planned.stdout, REPLICAS, "{planned}");
 }

@@ -4,12 +4,6 @@ use everburn_tests::{Everburn, ORPHAN_DEADLINE, Run, assert_refused};
 use rustix::process::Signal;
 
 #[test]
-fn an_unknown_model_suggests_the_nearest() {
-    let none = "| no model called `mnits` | did you mean `mnist`? | --list";
-    assert_refused("mnits", none);
-}
-
-#[test]
 fn flags_that_cannot_be_are_named_with_what_to_do() {
     assert_refused(
         "mlp",
@@ -134,21 +128,6 @@ fn commands_without_what_they_need_say_what_that_is() {
 }
 
 #[test]
-fn an_evaluation_of_a_run_that_left_no_model() {
-    let folder = tempfile::tempdir().unwrap();
-    let flags = ["--steps", "1", "--run-dir", "run"];
-    Everburn::train(folder.path(), "mlp").args(flags).succeed();
-    let model = folder.path().join("run/model.safetensors");
-    std::fs::remove_file(&model).unwrap();
-    Everburn::new(folder.path(), ["eval", "run"])
-        .refused(&["run/model.safetensors", "there is none"]);
-
-    std::fs::write(&model, "no tensors").unwrap();
-    let ended = Everburn::new(folder.path(), ["eval", "run"]).refused(&["run/model.safetensors"]);
-    assert!(!ended.stderr.contains("panicked"), "{ended}");
-}
-
-#[test]
 fn a_run_directory_that_holds_something_else_is_left_as_it_was() {
     for ranks in ["1", "2"] {
         let folder = tempfile::tempdir().unwrap();
@@ -199,19 +178,4 @@ fn a_run_directory_that_a_running_job_uses() {
         assert_eq!(ended.code(), 130, "{ended}");
         assert!(run.number("epochs") >= 3.0);
     }
-}
-
-#[test]
-fn meshes_that_do_not_fit_the_ranks_the_model_or_the_batch() {
-    assert_refused(
-        "mnist",
-        "
-        --ranks 3 --mesh data=2,pipeline=2 | 4 places | 3 ranks | --ranks 4
-        --ranks 2 --mesh depth=2 | no axis `depth`
-        --ranks 5 --pipeline 5 --batch-size 60 | a model of 4 blocks cannot be cut into 5 stages
-        --ranks 2 --pipeline 2 --stages fc9 | `fc9` of --stages | conv1, conv2, fc1, fc2
-        --ranks 2 --pipeline 2 --batch-size 64 --micro-batches 7 | 7 micro-batches do not divide | 64 samples | --micro-batches 4
-        --pipeline 2 --devices flex,gpu:1 | no device called `gpu:1`
-        ",
-    );
 }

@@ -7,20 +7,9 @@ use std::process::{Command, Stdio};
 use everburn_tests::{Everburn, skip_missing};
 
 /// Without a profile of its own, a network or a sandbox, which root has no use for.
-const BROWSER: [&str; 12] = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--disable-sync",
-    "--disable-component-update",
-    "--disable-background-networking",
-    "--no-first-run",
-    "--enable-logging=stderr",
-    "--window-size=1200,900",
-    "--dump-dom",
-];
+const BROWSER: &str = "--headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage \
+                       --disable-sync --disable-component-update --disable-background-networking --no-first-run \
+                       --enable-logging=stderr --window-size=1200,900 --dump-dom";
 
 /// Points at every chart and map, presses every button, and tells how much of it has answered.
 const READER: &str = "
@@ -45,7 +34,7 @@ document.body.setAttribute('data-told', JSON.stringify(told).replaceAll('\"', ''
 /// What a browser makes of a page: the document after its scripts have run, and what the console says.
 fn opened(page: &Path, profile: &Path) -> (String, Vec<String>) {
     let output = Command::new("chromium")
-        .args(BROWSER)
+        .args(BROWSER.split(' '))
         .arg(format!("--user-data-dir={}", profile.display()))
         .arg(format!("file://{}", page.display()))
         .stdin(Stdio::null())

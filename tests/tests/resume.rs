@@ -231,17 +231,9 @@ fn a_model_of_another_size_is_refused_with_the_setting_that_changed() {
 #[test]
 fn more_epochs_stretch_the_cosine_schedule_of_a_run() {
     let begin = |folder: &Path, name: &str, epochs: &str| {
-        let flags = [
-            "--epochs",
-            epochs,
-            "--lr-schedule",
-            "cosine",
-            "--warmup-steps",
-            "2",
-        ];
-        let ended = Everburn::train(folder, "mlp").args(flags);
-        ended
-            .args(["--log-every", "1", "--run-dir", name])
+        Everburn::train(folder, "mlp")
+            .words("--lr-schedule cosine --warmup-steps 2 --log-every 1")
+            .args(["--epochs", epochs, "--run-dir", name])
             .succeed();
         Run::new(folder.join(name))
     };

@@ -28,7 +28,7 @@ const FILES: &[(&str, &str)] = &[
          ranks[].exposed ranks[].optimizer ranks[].samples ranks[].peak_memory",
     ),
     ("events.jsonl", "kind step text unix_time_ms"),
-    ("hashes.jsonl", "step loss tensors"),
+    ("hashes.jsonl", "step loss tensors chain"),
     (
         "live.json",
         "unix_time_ms phase epoch epochs step steps epoch_samples moved_unix_ms seconds_a_step members ranks[].rank ranks[].alive ranks[].pid \
@@ -47,7 +47,7 @@ const FILES: &[(&str, &str)] = &[
          progress.batches progress.batch_size progress.samples_per_epoch progress.total_steps progress.seed \
          progress.optimizer progress.schedule progress.schedule_numbers.warmup_steps progress.best.epoch \
          progress.best.validation_loss.bits progress.best.validation_loss.value progress.so_far.correct \
-         progress.so_far.loss_sum.bits progress.so_far.loss_sum.value progress.so_far.predictions \
+         progress.chain progress.so_far.loss_sum.bits progress.so_far.loss_sum.value progress.so_far.predictions \
          progress.so_far.samples",
     ),
     (

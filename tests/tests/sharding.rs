@@ -97,27 +97,6 @@ fn ranks_that_read_their_parts_of_pretrained_weights_begin_as_with_whole_ones() 
 }
 
 #[test]
-fn a_run_goes_on_at_another_stage_on_another_number_of_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let (at_once, _) = train(folder, "at-once", "24", "1", &[]);
-    let first = ["--shard", "parameters", "--checkpoint-every", "4steps"];
-    let (run, _) = train(folder, "run", "8", "2", &first);
-    let ways = [
-        ("16", "3", "optimizer"),
-        ("20", "2", "none"),
-        ("24", "2", "gradients"),
-    ];
-    for (steps, ranks, stage) in ways {
-        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", steps];
-        Everburn::new(folder, arguments)
-            .args(["--ranks", ranks, "--shard", stage])
-            .succeed();
-    }
-    assert_within(1e-3, &run, &at_once, "resumed three times");
-}
-
-#[test]
 fn the_state_may_be_in_the_hosts_memory() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -137,6 +116,9 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
         --ranks 2 --shard gradients --elastic 1:2 | --elastic and --shard gradients | resume
         --ranks 2 --shard gradients --mesh pipeline=2 | --shard | do not go together
         --ranks 2 --shard gradients --virtual-ranks 2 | --shard gradients and --virtual-ranks 2
+        --ranks 2 --shard gradients --local-steps 2 | --shard gradients and --local-steps 2
+        --ranks 2 --shard gradients --hash-every 1 | --hash-every
+        --ranks 2 --shard parameters --ema 0.9 | --shard parameters and --ema
         --ranks 2 --shard gradients --communication-hook power-sgd:2 | --communication-hook power-sgd:2 | --shard optimizer
         --ranks 2 --shard gradients --no-overlap | --no-overlap | --shard optimizer
         --ranks 2 --shard gradients --on-divergence repair | --on-divergence repair

@@ -188,16 +188,9 @@ fn a_killed_rank_comes_back_and_a_run_goes_on_on_the_other_kind_of_device() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (flex, _) = trained(folder, "flex", "mlp", &["--ranks", "2"]);
-    let devices = ["--devices", "webgpu:cpu,webgpu:cpu"];
-    let elastic = [
-        "--elastic",
-        "1:2",
-        "--chaos",
-        "kill=1@step:6",
-        "--checkpoint-every",
-        "4steps",
-    ];
-    let (run, ended) = trained(folder, "elastic", "mlp", &[&devices[..], &elastic].concat());
+    let flags = "--devices webgpu:cpu,webgpu:cpu --elastic 1:2 --chaos kill=1@step:6 --checkpoint-every 4steps";
+    let flags: Vec<_> = flags.split(' ').collect();
+    let (run, ended) = trained(folder, "elastic", "mlp", &flags);
     assert_near(&run, &flex, "a rank is killed");
     ended.warns(["SIGKILL"]);
 

@@ -13,14 +13,8 @@ fn train(folder: &Path, name: &str, flags: &[&str]) -> Everburn {
     Everburn::new(folder, ["train", "mlp", "--data", "synthetic"])
         .args(["--train-samples", "2000", "--test-samples", "40"])
         .args(["--batch-size", "20", "--epochs", "9", "--steps", "600"])
-        .args([
-            "--virtual-ranks",
-            "2",
-            "--hash-every",
-            "1",
-            "--run-dir",
-            name,
-        ])
+        .words("--virtual-ranks 2 --hash-every 1")
+        .args(["--run-dir", name])
         .args(flags)
 }
 

@@ -1,8 +1,8 @@
-//! Real ranks over virtual ones: what draws random numbers has the same bits too.
+//! Real ranks over virtual ones: what draws random numbers has the same bits too, and is audited by them.
 
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run, assert_refused};
+use everburn_tests::{Everburn, Run, TOKEN, assert_refused};
 
 /// A training of a net with batch norms and dropout.
 fn train(folder: &Path, name: &str, flags: &str) -> Run {
@@ -53,8 +53,60 @@ fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() 
         "mnist",
         "
         --ranks 3 --virtual-ranks 2 | 2 logical shards cannot be shared out to 3 ranks | --virtual-ranks 3
+        --ranks 2 --virtual-ranks 4 --batch-size 3 | --batch-size 4
         --virtual-ranks 4 --accumulate 2 | --accumulate 2 and --virtual-ranks 4
+        --virtual-ranks 4 --sync-batch-norm | --sync-batch-norm
+        --virtual-ranks 4 --hash-every 0 | --hash-every
         --ranks 2 --pipeline 2 --virtual-ranks 2 | --mesh | --virtual-ranks 2 do not go together
         ",
     );
+}
+
+#[test]
+fn a_key_that_is_missing_or_signs_nothing_is_refused_before_anything_starts() {
+    assert_refused(
+        "mlp",
+        "
+        --hash-every 1 --hash-key none | reading none failed | No such file
+        --hash-key none | --hash-key signs hashes | --hash-every
+        ",
+    );
+}
+
+#[test]
+fn a_run_is_audited_on_other_numbers_of_ranks_and_changes_of_it_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("key"), TOKEN).unwrap();
+    let run = train(here, "run", "--virtual-ranks 3 --hash-key key");
+    let audit = |flags: &str| Everburn::line(here, "audit run").words(flags);
+    let ended = audit("--from 10 --ranks 2 --key key").succeed();
+    ended.prints([
+        "mnist-bn: 12 lines of steps 1 to 12, unchanged, signed with this key; chain ",
+        "  steps 9 to 12 on 2 ranks, from the checkpoint epoch-0002\n",
+        "the replay has the recorded bits\n",
+    ]);
+    let ended = audit("--to 2 --ranks 3").succeed();
+    ended.prints(["  steps 1 to 2 on 3 ranks, from the start\n"]);
+
+    let ended = audit("--to 2 -- --learning-rate 0.5").run();
+    ended.failed_with(1, &[]);
+    ended.prints(["the replay DIFFERS at step 1: `", " in the record and "]);
+    audit("--from 13").refused(&["hashes.jsonl has steps 1 to 12"]);
+
+    let hashes = run.text("hashes.jsonl");
+    // A digit of the loss.
+    let digit = hashes.find("\"step\":5,").unwrap() + r#""step":5,"loss":"000"#.len();
+    let mut changed = hashes.clone().into_bytes();
+    changed[digit] ^= 1;
+    std::fs::write(run.path.join("hashes.jsonl"), changed).unwrap();
+    let ended = audit("--no-replay").run();
+    ended.failed_with(1, &["step 5 (line 5) breaks the chain"]);
+    std::fs::write(run.path.join("hashes.jsonl"), hashes).unwrap();
+
+    run.damage_checkpoint(2);
+    let ended = audit("--from 10").run();
+    let damaged =
+        "would begin after step 8: the checkpoint run/checkpoints/epoch-0002 cannot be used";
+    ended.failed_with(1, &[damaged, "is damaged: the tensor "]);
 }

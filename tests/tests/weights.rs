@@ -175,17 +175,8 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
     let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
     begun.succeed();
     let first_loss = |from: &str, run: &str| {
-        let flags = [
-            "--steps",
-            "1",
-            "--log-every",
-            "1",
-            "--init-from",
-            from,
-            "--run-dir",
-            run,
-        ];
-        Everburn::train(here, "mlp").args(flags).succeed();
+        let flags = format!("--steps 1 --log-every 1 --init-from {from} --run-dir {run}");
+        Everburn::train(here, "mlp").words(flags).succeed();
         Run::new(here.join(run)).losses("step")[0].1
     };
     let of_run = first_loss("a", "b");

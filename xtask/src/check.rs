@@ -202,7 +202,6 @@ mod tests {
     use std::collections::BTreeSet;
     use std::process::Command;
 
-    use super::test_steps::tests::capabilities;
     use super::*;
     use crate::cargo::root;
 
@@ -268,25 +267,6 @@ mod tests {
                 "{line}: the tests are built with other features of it"
             );
         }
-    }
-
-    #[test]
-    fn check_ends_with_exactly_the_tests_and_those_of_software_gpus() {
-        let lines = |steps: Vec<Step>| steps.iter().map(Step::command_line).collect::<Vec<_>>();
-        let check = lines(check_steps(capabilities(true, None)));
-        let mut last = lines(test_steps(&[], capabilities(true, None)));
-        last.extend(lines(gpu_tests::software_steps(false)));
-        assert!(check.ends_with(&last), "{check:?}");
-        assert!(check.contains(
-            &"DOCS_RS=1 cargo clippy --release --workspace --features cuda,metal,parquet,rocm,vulkan,webgpu --all-targets -- -D warnings"
-                .into()
-        ));
-        assert!(check.iter().any(|line| {
-            line.starts_with("RUSTFLAGS=\"--cfg fuzzing\" cargo check") && line.contains(FUZZ)
-        }));
-        let at = |wanted: &str| check.iter().position(|line| line.contains(wanted));
-        assert!(at("cargo build --release --workspace") < at("--test whole_mnist"));
-        assert!(root().join(".ci/run").exists());
     }
 
     #[test]

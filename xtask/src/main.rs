@@ -185,7 +185,6 @@ fn run() -> miette::Result<ExitCode> {
     }
 }
 
-/// The names of all commands.
 fn command_names() -> Vec<String> {
     use clap::CommandFactory;
     Cli::command()

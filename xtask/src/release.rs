@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use data_encoding::HEXLOWER;
 use everburn_record::units;
 use miette::{IntoDiagnostic, WrapErr, miette};
 use sha2::{Digest, Sha256};
@@ -199,10 +200,7 @@ impl Staged {
 /// Writes the file's SHA-256 beside it, as `sha256sum --check` reads it, and says how large the file is.
 fn seal(path: &Path) -> miette::Result<()> {
     let bytes = read(path)?;
-    let digest: String = Sha256::digest(&bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest = HEXLOWER.encode(&Sha256::digest(&bytes));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!("{name}.sha256"));
     fs::write(&beside, format!("{digest}  {name}\n")).into_diagnostic()?;

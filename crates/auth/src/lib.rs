@@ -17,6 +17,8 @@
 //! The handshake authenticates the peer when the connection begins. The data that follow are neither
 //! encrypted nor authenticated: see SECURITY.md.
 //!
+//! A [`ChainLink`] is the end of a chain of entries, such as the lines of a record, of which none can be changed unseen.
+//!
 //! ```
 //! use everburn_auth::{Acceptor, Dialer, JobToken};
 //!
@@ -29,9 +31,11 @@
 //! # Ok::<(), everburn_auth::AuthError>(())
 //! ```
 
+mod chain;
 mod handshake;
 mod token;
 
+pub use chain::ChainLink;
 pub use handshake::{Acceptor, CHALLENGE_BYTES, Dialer, NONCE_BYTES, PROOF_BYTES};
 pub use token::{CODE_BYTES, GivenToken, JobToken, Key, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES};
 

@@ -16,26 +16,18 @@ use crate::failure::Failure;
 use crate::rounds::Rounds;
 
 /// What each side is told besides what all are.
-const SIDES: [(&str, &[&str]); 4] = [
-    ("nothing", &NOTHING),
-    ("heartbeat and guard", &["--compare-every", "100"]),
+const SIDES: [(&str, &str); 4] = [
+    ("nothing", "--heartbeat-timeout 0 --compare-every 0"),
+    ("heartbeat and guard", "--compare-every 100"),
     (
         "and a checkpoint every 100 steps",
-        &["--compare-every", "100", "--checkpoint-every", "100steps"],
+        "--compare-every 100 --checkpoint-every 100steps",
     ),
     (
         "and elastic",
-        &[
-            "--compare-every",
-            "100",
-            "--checkpoint-every",
-            "100steps",
-            "--elastic",
-        ],
+        "--compare-every 100 --checkpoint-every 100steps --elastic",
     ),
 ];
-
-const NOTHING: [&str; 4] = ["--heartbeat-timeout", "0", "--compare-every", "0"];
 
 /// Measures what heartbeats, the comparison of replicas, checkpoints within an epoch and the readiness to
 /// lose ranks cost a training.
@@ -66,7 +58,7 @@ pub(crate) struct ResilienceBench {
 }
 
 impl ResilienceBench {
-    fn training(&self, everburn: &Path, flags: &[&str], run: &Path) -> Command {
+    fn training(&self, everburn: &Path, flags: &str, run: &Path) -> Command {
         let mut command = Command::new(everburn);
         keep_freed_memory(&mut command);
         command
@@ -77,8 +69,8 @@ impl ResilienceBench {
             .args(["--validation-samples", "1000", "--test-samples", "100"])
             .arg("--run-dir")
             .arg(run)
-            .args(flags);
-        if flags.last() == Some(&"--elastic") {
+            .args(flags.split(' '));
+        if flags.ends_with("--elastic") {
             command.arg(format!("1:{}", self.ranks));
         }
         command

@@ -25,9 +25,6 @@ const RUN_KEY: &str = "everburn/run";
 /// How long ranks that are too few wait for more.
 const WAIT_FOR_MIN: Duration = Duration::from_secs(60);
 
-/// How long a rank that was lost twice in a row is left alone, before it is started again.
-const BACKOFF: Duration = Duration::from_secs(1);
-
 /// With how many ranks a training continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ElasticRange {
@@ -130,14 +127,12 @@ fn patience(config: &RanksConfig) -> Duration {
 /// What the launcher is to do about ranks that end.
 pub(crate) fn launch(config: &RanksConfig) -> Option<ElasticLaunch> {
     let ElasticRange { min, max } = config.elastic?;
+    let defaults = ElasticLaunch::new(min, max);
+    let has_heartbeats = config.heartbeat_timeout > 0;
     Some(ElasticLaunch {
-        min,
-        max,
         max_restarts: config.max_restarts,
-        backoff: BACKOFF,
-        stopped_limit: ElasticLaunch::new(min, max)
-            .stopped_limit
-            .filter(|_| config.heartbeat_timeout > 0),
+        stopped_limit: defaults.stopped_limit.filter(|_| has_heartbeats),
+        ..defaults
     })
 }
 

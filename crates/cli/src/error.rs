@@ -1,6 +1,7 @@
 //! Error messages for the user.
 
 mod different_runs;
+mod joining;
 
 use std::path::PathBuf;
 

@@ -371,13 +371,16 @@ pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> E
             let (lost, machine) = (error.lost_rank(), error.silent_machine());
             environment.report_peer_lost(lost, machine, None, &error.to_string())
         }
+        Some(environment) if error.is_of_joining() => {
+            environment.report_not_joined(&error.to_string())
+        }
         Some(environment) => {
             environment.report(ReportKind::Own, None, &error.to_string());
             false
         }
         None => false,
     };
-    // The launcher shows once what all ranks see of another rank's failure.
+    // The launcher shows once what all ranks see: another rank's failure, or that they do not meet.
     if !shown {
         error.print();
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_collectives::heartbeat::{HangReport, HeartbeatMonitor};
+use everburn_collectives::heartbeat::{EndedStall, HangReport, HeartbeatMonitor};
 use everburn_collectives::rendezvous::WaitListener;
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
 use everburn_record::{Environment, Event, EventKind, Live, stopped_on_request, unix_time_ms};
@@ -54,7 +54,9 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         LaunchEvent::Restart { .. } => EventKind::Restart,
         LaunchEvent::Lost { .. } => EventKind::Loss,
         LaunchEvent::Stopping { .. } => EventKind::Stop,
-        LaunchEvent::NotStopped { .. } | LaunchEvent::RanksStopped { .. } => EventKind::Stall,
+        LaunchEvent::NotStopped { .. }
+        | LaunchEvent::RanksStopped { .. }
+        | LaunchEvent::RanksContinued { .. } => EventKind::Stall,
         // The ranks say themselves that they have lost others, and the end of the job is noted as such.
         _ => EventKind::Warning,
     };
@@ -62,17 +64,25 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         LaunchEvent::StoreAwaited { left, .. } => Some(after(*left)),
         _ => None,
     };
+    let lasted_ms = match event {
+        LaunchEvent::RanksContinued { lasted, .. } => Some(milliseconds(*lasted)),
+        _ => None,
+    };
     run.note(Event {
         rank: event.rank(),
         waits_until_ms,
+        lasted_ms,
         ..Event::new(kind, with_flags(event.text()))
     });
 }
 
 /// When `left` will be over, in milliseconds since 1970.
 fn after(left: Duration) -> u64 {
-    let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-    unix_time_ms().saturating_add(left)
+    unix_time_ms().saturating_add(milliseconds(left))
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Notes in `run` that ranks, or the store, are waited for, for those who monitor it, besides the warning in the log.
@@ -96,6 +106,38 @@ pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
         rank: report.stalled_member(),
         ..Event::new(EventKind::Stall, first)
     });
+}
+
+/// Notes in `run` each stall that this rank says has ended by itself.
+pub(crate) fn note_ended_stalls(
+    run: &RunDirectory,
+    heartbeat: Option<&HeartbeatMonitor>,
+    elastic: Option<&ElasticGroup>,
+) {
+    let run = run.clone();
+    let note = move |stall: &EndedStall| {
+        let (run, event) = (run.clone(), ended_stall(stall));
+        // A disk that hangs must not keep the heartbeats of this rank from the others.
+        let writes = std::thread::Builder::new().name("everburn-note".to_owned());
+        if let Err(error) = writes.spawn(move || run.note(event)) {
+            tracing::warn!("{} lacks a stall that has ended: {error}", Event::FILE);
+        }
+    };
+    if let Some(heartbeat) = heartbeat {
+        heartbeat.set_stall_listener(note);
+    } else if let Some(elastic) = elastic {
+        elastic.set_stall_listener(note);
+    }
+}
+
+fn ended_stall(stall: &EndedStall) -> Event {
+    Event {
+        rank: Some(stall.member),
+        // A step that was under way has not been made.
+        step: stall.step.checked_sub(1),
+        lasted_ms: Some(milliseconds(stall.lasted)),
+        ..Event::new(EventKind::Stall, stall.to_string())
+    }
 }
 
 /// Records which signal has stopped a training, of which its ranks have seen only that the launcher asked them. Nothing where
@@ -210,6 +252,7 @@ pub(crate) fn rank_statuses(
 
 #[cfg(test)]
 mod tests {
+    use everburn_collectives::heartbeat::StallCause;
     use everburn_launch::{JobFailure, RankExit};
 
     use super::*;
@@ -281,6 +324,27 @@ mod tests {
         assert_eq!((event.kind, event.ranks), (EventKind::Warning, None));
         assert!(event.waits_until_ms >= Some(before + 290_000), "{events}");
         assert!(event.text.ends_with("is not reached yet"), "{events}");
+    }
+
+    #[test]
+    fn a_stall_that_has_ended_is_recorded_with_its_rank_step_and_length() {
+        let stall = EndedStall {
+            rank: 1,
+            member: 2,
+            step: 341,
+            operation: Some("barrier".to_owned()),
+            is_awaited: true,
+            lasted: Duration::from_millis(14_200),
+            cause: StallCause::Stopped,
+            pid: Some(4711),
+            host: None,
+        };
+        let event = ended_stall(&stall);
+        assert_eq!((event.kind, event.rank), (EventKind::Stall, Some(2)));
+        assert_eq!((event.step, event.lasted_ms), (Some(340), Some(14_200)));
+        let text = "rank 1 (slot 2) stalled for 14 s at step 341, while others waited for it in barrier, and continues: its \
+                    process was stopped (SIGSTOP; pid 4711)";
+        assert_eq!(event.text, text);
     }
 
     #[test]

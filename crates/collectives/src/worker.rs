@@ -304,7 +304,6 @@ struct ThreadState<S> {
 }
 
 impl<S> ThreadState<S> {
-    /// The state of a thread that has ended.
     fn ended() -> Self {
         Self {
             state: None,

@@ -143,7 +143,6 @@ impl Bucket {
         self.length == 0
     }
 
-    /// The elements of the slot `slot`.
     pub(crate) fn range(&self, slot: usize) -> Range<usize> {
         let start = self.slots[slot].offset;
         let next = self.slots.get(slot + 1);

@@ -196,7 +196,6 @@ impl HostBuffer {
         }
     }
 
-    /// Adds zero to each element of `range`.
     pub(crate) fn add_zero(&mut self, range: Range<usize>) {
         match self {
             Self::F32(values) => values[range].iter_mut().for_each(|v| *v += 0.0),
@@ -276,7 +275,6 @@ impl HostBuffer {
         }
     }
 
-    /// The sum of squares of `range`, in f64.
     pub(crate) fn sum_of_squares(&self, range: Range<usize>) -> f64 {
         match self {
             Self::F32(values) => squares(&values[range], |v| f64::from(*v)),
@@ -346,7 +344,6 @@ fn squares<T>(values: &[T], double: impl Fn(&T) -> f64) -> f64 {
     sums.iter().sum()
 }
 
-/// `factor` times `data`.
 pub(crate) fn scaled(data: TensorData, factor: f64) -> TensorData {
     macro_rules! of_type {
         ($type:ty) => {{

@@ -36,7 +36,6 @@ pub(crate) struct Shared {
     pub(crate) limits: BucketLimits,
     /// In order of registration.
     pub(crate) parameters: Vec<BucketEntry>,
-    /// The number of each parameter.
     pub(crate) numbers: HashMap<ParamId, usize>,
     /// The model holds a parameter more than once.
     pub(crate) tied: bool,
@@ -46,7 +45,6 @@ pub(crate) struct Shared {
     pub(crate) reducer: Option<Reducer>,
     pub(crate) medium: Medium,
     pub(crate) plan: Mutex<Plan>,
-    /// The memory of buckets with sharded gradients.
     pub(crate) gradient_buckets: MemoryTracker,
     /// Records when passes reach parameters and buckets travel.
     pub(crate) recorder: OnceLock<Recorder>,

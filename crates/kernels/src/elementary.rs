@@ -53,6 +53,13 @@ fn polynomial<S: Simd>(simd: S, x: S::f32s, coefficients: &[f32]) -> S::f32s {
     sum
 }
 
+/// `value`, or 0 where its magnitude is below `least`.
+#[inline(always)]
+pub(crate) fn or_zero_below<S: Simd>(simd: S, value: S::f32s, least: f32) -> S::f32s {
+    let is_below = simd.less_than_f32s(simd.abs_f32s(value), simd.splat_f32s(least));
+    simd.select_f32s(is_below, simd.splat_f32s(0.0), value)
+}
+
 /// e to the power of each lane, within 2 units in the last place. Results that are not normal (below
 /// 1.2e-38) become zero.
 #[inline(always)]

@@ -6,7 +6,7 @@ use crate::elementary::{erf, exp};
 use crate::error::{KernelError, check_length};
 use crate::isa::InstructionSet;
 use crate::lanes::map;
-use crate::parallel::each_piece;
+use crate::parallel::each_piece_of;
 
 const GELU: &str = "gelu";
 
@@ -28,9 +28,8 @@ pub fn gelu(input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
     let set = InstructionSet::best();
     check_length(GELU, "output", input.len(), output.len())?;
     let work = COST[0] * input.len();
-    each_piece(output, PIECE, work, |index, output| {
-        let input = &input[index * PIECE..][..output.len()];
-        set.run(Forward { input, output });
+    each_piece_of([input], output, PIECE, work, |given, output| {
+        set.run(Forward(given, output));
     });
     Ok(())
 }
@@ -49,14 +48,9 @@ pub fn gelu_backward(
     check_length(GELU, "gradient", input.len(), gradient.len())?;
     check_length(GELU, "input_grad", input.len(), input_grad.len())?;
     let work = COST[1] * input.len();
-    each_piece(input_grad, PIECE, work, |index, input_grad| {
-        let [input, gradient] =
-            [input, gradient].map(|values| &values[index * PIECE..][..input_grad.len()]);
-        set.run(Backward {
-            input,
-            gradient,
-            input_grad,
-        });
+    let given = [input, gradient];
+    each_piece_of(given, input_grad, PIECE, work, |given, input_grad| {
+        set.run(Backward(given, input_grad));
     });
     Ok(())
 }
@@ -69,10 +63,7 @@ fn share_below<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.mul_add_e_f32s(erf(simd, scaled), half, half)
 }
 
-struct Forward<'a> {
-    input: &'a [f32],
-    output: &'a mut [f32],
-}
+struct Forward<'a>([&'a [f32]; 1], &'a mut [f32]);
 
 impl WithSimd for Forward<'_> {
     type Output = ();
@@ -81,19 +72,15 @@ impl WithSimd for Forward<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         map(
             simd,
-            [self.input],
-            self.output,
+            self.0,
+            self.1,
             #[inline(always)]
             |[x]| simd.mul_f32s(x, share_below(simd, x)),
         );
     }
 }
 
-struct Backward<'a> {
-    input: &'a [f32],
-    gradient: &'a [f32],
-    input_grad: &'a mut [f32],
-}
+struct Backward<'a>([&'a [f32]; 2], &'a mut [f32]);
 
 impl WithSimd for Backward<'_> {
     type Output = ();
@@ -102,8 +89,8 @@ impl WithSimd for Backward<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         map(
             simd,
-            [self.input, self.gradient],
-            self.input_grad,
+            self.0,
+            self.1,
             #[inline(always)]
             |[x, gradient]| {
                 let exponent = simd.mul_f32s(simd.mul_f32s(x, simd.splat_f32s(-0.5)), x);

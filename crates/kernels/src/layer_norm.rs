@@ -32,22 +32,18 @@ impl LayerNormShape {
         &self,
         tensors: &[(&'static str, usize)],
         per_row: &[(&'static str, usize)],
-        per_column: &[(&'static str, Option<usize>)],
+        per_column: &[(&'static str, usize)],
     ) -> Result<(), KernelError> {
         let length = product(LAYER_NORM, &[self.rows, self.columns])?;
-        for &(what, actual) in tensors {
-            check_length(LAYER_NORM, what, length, actual)?;
-        }
-        for &(what, actual) in per_row {
-            check_length(LAYER_NORM, what, self.rows, actual)?;
-        }
-        for &(what, actual) in per_column {
-            check_length(
-                LAYER_NORM,
-                what,
-                self.columns,
-                actual.unwrap_or(self.columns),
-            )?;
+        let given = [
+            (length, tensors),
+            (self.rows, per_row),
+            (self.columns, per_column),
+        ];
+        for (expected, slices) in given {
+            for &(what, actual) in slices {
+                check_length(LAYER_NORM, what, expected, actual)?;
+            }
         }
         Ok(())
     }
@@ -66,21 +62,16 @@ impl LayerNormShape {
 pub fn layer_norm(
     shape: &LayerNormShape,
     input: &[f32],
-    gamma: &[f32],
-    beta: Option<&[f32]>,
+    [gamma, beta]: [&[f32]; 2],
     epsilon: f64,
     output: &mut [f32],
-    statistics: [&mut [f32]; 2],
+    [mean, inverse]: [&mut [f32]; 2],
 ) -> Result<(), KernelError> {
     let set = InstructionSet::best();
-    let [mean, inverse] = statistics;
     shape.check(
         &[("input", input.len()), ("output", output.len())],
         &[("mean", mean.len()), ("inverse_deviation", inverse.len())],
-        &[
-            ("gamma", Some(gamma.len())),
-            ("beta", beta.map(<[f32]>::len)),
-        ],
+        &[("gamma", gamma.len()), ("beta", beta.len())],
     )?;
     let rows = shape.rows_per_task();
     let (columns, work) = (shape.columns.max(1), 2 * input.len());
@@ -95,7 +86,7 @@ pub fn layer_norm(
     each_task(tasks, work, |((mean, inverse), (input, output))| {
         set.run(Forward {
             columns,
-            affine: (gamma, beta),
+            affine: [gamma, beta],
             epsilon,
             input,
             output,
@@ -105,8 +96,8 @@ pub fn layer_norm(
     Ok(())
 }
 
-/// Computes the gradients of [`layer_norm`] with respect to its input, `gamma` and, where there is
-/// one, `beta`; the statistics, mean and inverse deviation, are those that it wrote.
+/// Computes the gradients of [`layer_norm`] with respect to its input, `gamma` and `beta`; the statistics, mean and inverse
+/// deviation, are those that it wrote.
 ///
 /// # Errors
 /// Slices of other lengths than the shape says.
@@ -116,7 +107,7 @@ pub fn layer_norm_backward(
     gamma: &[f32],
     [mean, inverse]: [&[f32]; 2],
     input_grad: &mut [f32],
-    (gamma_grad, mut beta_grad): (&mut [f32], Option<&mut [f32]>),
+    [gamma_grad, beta_grad]: [&mut [f32]; 2],
 ) -> Result<(), KernelError> {
     let set = InstructionSet::best();
     shape.check(
@@ -127,15 +118,13 @@ pub fn layer_norm_backward(
         ],
         &[("mean", mean.len()), ("inverse_deviation", inverse.len())],
         &[
-            ("gamma", Some(gamma.len())),
-            ("gamma_grad", Some(gamma_grad.len())),
-            ("beta_grad", beta_grad.as_ref().map(|values| values.len())),
+            ("gamma", gamma.len()),
+            ("gamma_grad", gamma_grad.len()),
+            ("beta_grad", beta_grad.len()),
         ],
     )?;
     gamma_grad.fill(0.0);
-    if let Some(beta_grad) = &mut beta_grad {
-        beta_grad.fill(0.0);
-    }
+    beta_grad.fill(0.0);
     if input.is_empty() {
         return Ok(());
     }
@@ -164,8 +153,7 @@ pub fn layer_norm_backward(
             *total += f64::from(sum);
         }
     }
-    let grads = gamma_grad.iter_mut().chain(beta_grad.into_iter().flatten());
-    for (grad, total) in grads.zip(totals) {
+    for (grad, total) in gamma_grad.iter_mut().chain(beta_grad).zip(totals) {
         *grad = total as f32;
     }
     Ok(())
@@ -173,7 +161,7 @@ pub fn layer_norm_backward(
 
 struct Forward<'a> {
     columns: usize,
-    affine: (&'a [f32], Option<&'a [f32]>),
+    affine: [&'a [f32]; 2],
     epsilon: f64,
     input: &'a [f32],
     output: &'a mut [f32],
@@ -185,7 +173,7 @@ impl WithSimd for Forward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (gamma, beta) = self.affine;
+        let [gamma, beta] = self.affine;
         let count = self.columns as f64;
         let [means, inverses] = self.statistics;
         let rows = self.input.chunks(self.columns);
@@ -215,28 +203,16 @@ impl WithSimd for Forward<'_> {
             let variance = if squares.is_nan() { squares } else { variance };
             *inverse = (1.0 / (variance + self.epsilon).sqrt()) as f32;
             let scale = simd.splat_f32s(*inverse);
-            match beta {
-                Some(beta) => map(
-                    simd,
-                    [input, gamma, beta],
-                    output,
-                    #[inline(always)]
-                    |[x, gamma, beta]| {
-                        let normal = simd.mul_f32s(simd.sub_f32s(x, center), scale);
-                        simd.mul_add_e_f32s(normal, gamma, beta)
-                    },
-                ),
-                None => map(
-                    simd,
-                    [input, gamma],
-                    output,
-                    #[inline(always)]
-                    |[x, gamma]| {
-                        let normal = simd.mul_f32s(simd.sub_f32s(x, center), scale);
-                        simd.mul_f32s(normal, gamma)
-                    },
-                ),
-            }
+            map(
+                simd,
+                [input, gamma, beta],
+                output,
+                #[inline(always)]
+                |[x, gamma, beta]| {
+                    let normal = simd.mul_f32s(simd.sub_f32s(x, center), scale);
+                    simd.mul_add_e_f32s(normal, gamma, beta)
+                },
+            );
         }
     }
 }

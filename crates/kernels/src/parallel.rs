@@ -39,6 +39,20 @@ pub(crate) fn each_piece<T: Send>(
     }
 }
 
+/// [`each_piece`] of `values`, with the same places of `given`.
+pub(crate) fn each_piece_of<const N: usize>(
+    given: [&[f32]; N],
+    values: &mut [f32],
+    length: usize,
+    work: usize,
+    body: impl Fn([&[f32]; N], &mut [f32]) + Sync,
+) {
+    each_piece(values, length, work, |index, values| {
+        let given = given.map(|given| &given[index * length..][..values.len()]);
+        body(given, values);
+    });
+}
+
 /// Calls `body` for each task.
 pub(crate) fn each_task<T: Send>(tasks: Vec<T>, work: usize, body: impl Fn(T) + Send + Sync) {
     if threads_help(work) {

@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::error::{KernelError, check_length};
 use crate::isa::InstructionSet;
-use crate::parallel::each_piece;
+use crate::parallel::each_piece_of;
 
 const RELU: &str = "relu";
 
@@ -18,9 +18,8 @@ const PIECE: usize = 1 << 14;
 pub fn relu(input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
     let set = InstructionSet::best();
     check_length(RELU, "output", input.len(), output.len())?;
-    each_piece(output, PIECE, input.len(), |index, output| {
-        let input = &input[index * PIECE..][..output.len()];
-        set.run(Forward { input, output });
+    each_piece_of([input], output, PIECE, input.len(), |given, output| {
+        set.run(Forward(given, output));
     });
     Ok(())
 }
@@ -38,14 +37,9 @@ pub fn relu_backward(
     let set = InstructionSet::best();
     check_length(RELU, "gradient", output.len(), gradient.len())?;
     check_length(RELU, "input_grad", output.len(), input_grad.len())?;
-    each_piece(input_grad, PIECE, output.len(), |index, input_grad| {
-        let [output, gradient] =
-            [output, gradient].map(|values| &values[index * PIECE..][..input_grad.len()]);
-        set.run(Backward {
-            output,
-            gradient,
-            input_grad,
-        });
+    let (given, work) = ([output, gradient], output.len());
+    each_piece_of(given, input_grad, PIECE, work, |given, input_grad| {
+        set.run(Backward(given, input_grad));
     });
     Ok(())
 }
@@ -56,35 +50,31 @@ fn passes(value: f32) -> bool {
     value > 0.0 || value.is_nan()
 }
 
-struct Forward<'a> {
-    input: &'a [f32],
-    output: &'a mut [f32],
-}
+struct Forward<'a>([&'a [f32]; 1], &'a mut [f32]);
 
 impl WithSimd for Forward<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for (output, &input) in self.output.iter_mut().zip(self.input) {
+        let Self([input], output) = self;
+        for (output, &input) in output.iter_mut().zip(input) {
             *output = if passes(input) { input } else { 0.0 };
         }
     }
 }
 
-struct Backward<'a> {
-    output: &'a [f32],
-    gradient: &'a [f32],
-    input_grad: &'a mut [f32],
-}
+/// The output and its gradient, and where the gradient of the input goes.
+struct Backward<'a>([&'a [f32]; 2], &'a mut [f32]);
 
 impl WithSimd for Backward<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let given = self.output.iter().zip(self.gradient);
-        for (input_grad, (&output, &gradient)) in self.input_grad.iter_mut().zip(given) {
+        let Self([output, gradient], input_grad) = self;
+        let given = output.iter().zip(gradient);
+        for (input_grad, (&output, &gradient)) in input_grad.iter_mut().zip(given) {
             *input_grad = if passes(output) { gradient } else { 0.0 };
         }
     }

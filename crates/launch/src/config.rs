@@ -91,10 +91,10 @@ pub struct LaunchConfig {
 /// use everburn::launch::ElasticLaunch;
 ///
 /// let elastic = ElasticLaunch { max_restarts: 10, ..ElasticLaunch::new(2, 4) };
-/// assert_eq!(elastic.pause_before(1), Duration::ZERO);
-/// assert_eq!(elastic.pause_before(2), Duration::from_secs(1));
-/// assert_eq!(elastic.pause_before(4), Duration::from_secs(4));
-/// assert_eq!(elastic.pause_before(99), Duration::from_secs(30));
+/// let pause = |number, ran| elastic.pause_before(number, Duration::from_secs(ran)).as_secs();
+/// // The first restart is immediate. After that, a process that has failed at once is not followed at once.
+/// assert_eq!([1, 2, 3, 4].map(|number| pause(number, 0)), [0, 10, 20, 30]);
+/// assert_eq!([2, 8, 12].map(|ran| pause(2, ran)), [8, 2, 0]);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElasticLaunch {
@@ -104,40 +104,47 @@ pub struct ElasticLaunch {
     pub max: usize,
     /// How often each rank is started again.
     pub max_restarts: usize,
-    /// How long before the second restart in a row of a rank, whose first is immediate; it doubles with each, up to 30 s. A
-    /// row ends with a process that has run for a minute.
+    /// How long after the start of a process its rank is started again at the earliest, for the second time in a row; the
+    /// first restart is immediate. It doubles with each restart, up to 30 s. A row ends with a process that has run for a
+    /// minute.
     pub backoff: Duration,
     /// A rank whose process is stopped (SIGSTOP) for this long is ended, so that the others continue without it, and
     /// started again. One that only waits for a core is not. `None`: the heartbeats of the ranks decide alone.
     pub stopped_limit: Option<Duration>,
 }
 
-/// A cause that passes (a full disk, a machine that boots) takes about that long.
+/// The default of [`ElasticLaunch::backoff`], as of containers that Kubernetes starts again. With it three restarts take 30 s
+/// where each process fails at once: causes that pass (a busy port, a full disk, memory of a GPU that is not free yet) take
+/// about that long.
+const BACKOFF: Duration = Duration::from_secs(10);
+
+/// The longest time from the start of a process that fails at once to the next one.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 impl ElasticLaunch {
-    /// `min` to `max` ranks, 3 restarts each, the second in a row after 1 s; a rank may be stopped for 1.5 s.
+    /// `min` to `max` ranks, 3 restarts each, the second in a row 10 s after the first; a rank may be stopped for 1.5 s.
     #[must_use]
     pub fn new(min: usize, max: usize) -> Self {
         Self {
             min,
             max,
             max_restarts: 3,
-            backoff: Duration::from_secs(1),
+            backoff: BACKOFF,
             stopped_limit: Some(Duration::from_millis(1500)),
         }
     }
 
-    /// How long a rank waits before its restart `number` in a row, counted from 1.
+    /// How long a rank waits before its restart `number` in a row, counted from 1, after a process that has run for `ran`.
     #[must_use]
-    pub fn pause_before(&self, number: usize) -> Duration {
+    pub fn pause_before(&self, number: usize, ran: Duration) -> Duration {
         // One failure says little about the next process, and the others wait for it.
         let Some(doublings) = number.checked_sub(2) else {
             return Duration::ZERO;
         };
         let doublings = u32::try_from(doublings).unwrap_or(u32::MAX);
         let factor = 2_u32.saturating_pow(doublings);
-        self.backoff.saturating_mul(factor).min(LONGEST_BACKOFF)
+        let apart = self.backoff.saturating_mul(factor).min(LONGEST_BACKOFF);
+        apart.saturating_sub(ran)
     }
 
     fn validate(&self, world_size: usize) -> Result<(), LaunchError> {
@@ -283,7 +290,6 @@ impl LaunchConfig {
         self.secret(std::env::var_os(variables::JOB_TOKEN).as_deref())
     }
 
-    /// Who may use the store.
     pub(crate) fn store_access(&self, token: &JobToken) -> StoreAccess {
         match self.open_store {
             true => StoreAccess::Open,

@@ -340,7 +340,7 @@ pub enum JoinError {
 }
 
 /// Where the system has refused a process for lack of something: of what.
-fn which_limit(source: &io::Error) -> &'static str {
+pub(crate) fn which_limit(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
             " (look at the limits of processes and memory, `ulimit -u` and `ulimit -v`, those of the container or the batch \

@@ -50,6 +50,15 @@ pub enum LaunchEvent {
         /// How they are continued, in words.
         text: String,
     },
+    /// Ranks that were stopped for a while continue.
+    RanksContinued {
+        /// Their numbers over all machines, in order.
+        ranks: Vec<usize>,
+        /// How long the first of them was stopped.
+        lasted: Duration,
+        /// That they continue, in words.
+        text: String,
+    },
     /// A rank of another machine has refused to join an elastic job: it was started with other settings.
     RefusedElsewhere {
         /// Which rank and why, in words.
@@ -77,7 +86,9 @@ impl LaunchEvent {
     pub fn rank(&self) -> Option<usize> {
         match self {
             Self::Lost { rank, .. } | Self::Restart { rank, .. } => Some(*rank),
-            Self::NotStopped { ranks, .. } | Self::RanksStopped { ranks, .. } => match ranks[..] {
+            Self::NotStopped { ranks, .. }
+            | Self::RanksStopped { ranks, .. }
+            | Self::RanksContinued { ranks, .. } => match ranks[..] {
                 [rank] => Some(rank),
                 _ => None,
             },
@@ -97,6 +108,7 @@ impl LaunchEvent {
             | Self::Stopping { text, .. }
             | Self::NotStopped { text, .. }
             | Self::RanksStopped { text, .. }
+            | Self::RanksContinued { text, .. }
             | Self::RefusedElsewhere { text }
             | Self::StoreAwaited { text, .. }
             | Self::MachineLost { text, .. } => text,

@@ -39,6 +39,8 @@ pub enum ReportKind {
     PeerLost,
     /// Another rank asked this one to give up.
     Aborted,
+    /// The rank could not join the others, or was refused by them. Others may end alike.
+    NotJoined,
     /// A kind that this version does not have; counts as a failure of the rank's own.
     #[serde(other)]
     Unknown,
@@ -54,7 +56,10 @@ impl ReportKind {
     /// Whether this rank is a cause of the job's end and not a victim of it.
     #[must_use]
     pub fn is_own_failure(self) -> bool {
-        matches!(self, Self::Own | Self::Panic | Self::Unknown)
+        matches!(
+            self,
+            Self::Own | Self::Panic | Self::NotJoined | Self::Unknown
+        )
     }
 }
 

@@ -17,6 +17,9 @@ use crate::panic_place::naming_lost_device;
 /// What begins the advice in the error of a rank that has waited in vain, and in that of one that has heard no heartbeats.
 const ADVICE: [&str; 2] = ["; check whether ", "; check whether its process "];
 
+/// What begins whom the store has refused, which the launcher adds to the error of a rank that has waited for others in vain.
+pub(crate) const REFUSED: &str = "; the store has refused ";
+
 /// Why a job failed: the [headline](Self::headline), then its details and what became of the others.
 ///
 /// ```
@@ -265,8 +268,14 @@ impl JobFailure {
             let line = line.trim();
             let line = line.strip_prefix("error: ").unwrap_or(line);
             let named = naming_lost_device(line);
+            let is_before_refusal = |said: &str| {
+                let parts = said.split_once(REFUSED);
+                parts.is_some_and(|(what, _)| line.starts_with(what))
+            };
             let mut said = said.lines().map(str::trim);
-            said.any(|said| said == line || Some(said) == named.as_deref())
+            said.any(|said| {
+                said == line || Some(said) == named.as_deref() || is_before_refusal(said)
+            })
         };
         let Some(tail) = &self.log_tail else {
             return writeln!(f, "{whose}: {log}");

@@ -14,7 +14,6 @@ use crate::environment::variables as v;
 /// How long the addresses of a store may take to be found and to answer whether anybody listens: the launcher does nothing else meanwhile.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Where the store of a job is.
 #[derive(Debug, Clone)]
 pub(crate) enum JobStore {
     /// The launcher of machine 0 hosts it, at this host and port.

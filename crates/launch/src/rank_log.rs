@@ -60,11 +60,11 @@ pub(crate) fn continue_log(
     Ok(log)
 }
 
-/// The last line in the log of a rank that could not write it. One that another rank's failure has ended does not
-/// print that itself: all ranks of a job see that failure, and the launcher shows it once.
+/// The last line in the log of a rank that could not write it. One that another rank's failure has ended, or that could not
+/// join the others, does not print that itself: all ranks of a job may see that failure, and the launcher shows it once.
 pub(crate) fn last_line(ended: &EndedRank) -> Option<String> {
     match ended.failure() {
-        Some(report) if report.kind == ReportKind::PeerLost => {
+        Some(report) if matches!(report.kind, ReportKind::PeerLost | ReportKind::NotJoined) => {
             Some(format!("error: {}", report.message))
         }
         _ if ended.ended_by_launcher => Some(format!(
@@ -75,7 +75,6 @@ pub(crate) fn last_line(ended: &EndedRank) -> Option<String> {
     }
 }
 
-/// Adds `line` to the log of `rank`.
 pub(crate) fn add_to_log(config: &LaunchConfig, rank: usize, line: &str) -> io::Result<()> {
     let mut log = file::append_to(&config.log_path(rank))?;
     writeln!(log, "{line}")

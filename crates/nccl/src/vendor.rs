@@ -67,7 +67,6 @@ impl Vendor {
         std::env::var(self.visible_variable()).ok()
     }
 
-    /// How the driver is installed.
     pub(crate) const fn install_driver(self) -> &'static str {
         match self {
             Self::Nvidia => "install NVIDIA's driver, or in a container start it with `--gpus all`",
@@ -77,7 +76,6 @@ impl Vendor {
         }
     }
 
-    /// How the library for collectives is installed.
     pub(crate) const fn install_collectives(self) -> &'static str {
         match self {
             Self::Nvidia => "(Debian and Ubuntu: libnccl2, pip: nvidia-nccl-cu12)",

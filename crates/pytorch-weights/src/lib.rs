@@ -336,7 +336,6 @@ fn view<R: Read + Seek>(
     )?)
 }
 
-/// Sizes or strides.
 fn sizes(built: &Built<'_>, sizes: pickle::Tuple) -> Option<Vec<usize>> {
     let items = built.tuple(sizes);
     let size = |value: &Value| choose::size(value).and_then(|size| usize::try_from(size).ok());

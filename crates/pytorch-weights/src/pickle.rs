@@ -70,7 +70,6 @@ pub(crate) struct Storage {
     pub(crate) count: u64,
 }
 
-/// A tensor, as it is described.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tensor {
     pub(crate) storage: u32,
@@ -83,7 +82,6 @@ pub(crate) struct Tensor {
     pub(crate) metadata: Option<Id>,
 }
 
-/// All that a pickle has built.
 pub(crate) struct Built<'a> {
     program: &'a [u8],
     tuples: Vec<Value>,

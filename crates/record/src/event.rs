@@ -21,7 +21,8 @@ pub enum EventKind {
     Restart,
     /// Ranks formed a new group and continued.
     Regroup,
-    /// A rank missed its heartbeat timeout or a deadline.
+    /// A rank missed its heartbeat timeout or a deadline; or it kept the others waiting for long, and continues
+    /// ([`Event::lasted_ms`]).
     Stall,
     /// A rank's parameters were not those of the others.
     Divergence,
@@ -142,6 +143,9 @@ pub struct Event {
     /// Of a warning that ranks, or the store, are waited for: until when, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until_ms: Option<u64>,
+    /// Of a stall that has ended by itself: how long it took, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasted_ms: Option<u64>,
     /// What happened, in words.
     #[serde(default)]
     pub text: String,
@@ -160,6 +164,7 @@ impl Event {
             rank: None,
             ranks: None,
             waits_until_ms: None,
+            lasted_ms: None,
             text: text.into(),
         }
     }

@@ -11,6 +11,7 @@
 //! - [`invocation`] says how the program was called, for messages that name a command.
 //! - [`Finding`] is a line of `doctor`.
 //! - [`svg`] draws: elements, axes with round numbers, legends.
+//! - [`slow_ranks`] and [`awaited_rank`] find the ranks that keep the others waiting.
 //! - [`statistics`] has medians, percentiles and means of few values.
 //! - [`runs_in`] lists the runs in a folder, [`is_run`] recognises one, [`name_of_run`] returns its name, [`Place`] its checkpoints by
 //!   name, [`machines_of`] its number of machines, [`starts_again`] how to start it again, [`folder_of_machine`] the folder of
@@ -58,6 +59,7 @@ mod runs;
 mod saving;
 mod settings;
 mod sharding_report;
+mod slow_rank;
 pub mod statistics;
 mod stop;
 pub mod svg;
@@ -87,6 +89,7 @@ pub use runs::{
 pub use saving::Saving;
 pub use settings::Settings;
 pub use sharding_report::{HeldBytes, ShardingReport};
+pub use slow_rank::{RankLoad, awaited_rank, slow_ranks};
 pub use stop::{EXIT_INTERRUPTED, StopSignal, stopped_on_request};
 pub use time::{unix_time, unix_time_ms};
 pub use training_report::{BestEpoch, OuterReport, TrainingReport, Versions};

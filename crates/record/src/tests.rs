@@ -86,6 +86,7 @@ fn an_event_holds_every_field_and_every_kind_has_its_word() {
     for kind in EventKind::ALL {
         let event = Event {
             waits_until_ms: None,
+            lasted_ms: Some(14_200),
             kind,
             unix_time_ms: Some(1_795_447_260_403),
             step: Some(120),
@@ -93,7 +94,7 @@ fn an_event_holds_every_field_and_every_kind_has_its_word() {
             ranks: Some(vec![0, 2]),
             text: "rank 1 stalled".to_owned(),
         };
-        holds(&event, "kind unix_time_ms step rank ranks text");
+        holds(&event, "kind unix_time_ms step rank ranks lasted_ms text");
         let json = serde_json::to_value(&event).unwrap();
         assert_eq!(json["kind"], kind.name());
     }

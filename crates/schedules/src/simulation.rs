@@ -96,7 +96,6 @@ struct RankProgress {
     clock: f64,
 }
 
-/// The steps of an action.
 #[derive(Clone, Copy, PartialEq)]
 enum Step {
     Receive,
@@ -112,7 +111,6 @@ struct Simulation<'a> {
     /// Actions done, by stage and micro-batch: forward, gradients of inputs.
     forward_done: Vec<bool>,
     gradient_done: Vec<bool>,
-    /// When each message in flight arrives.
     arrivals: HashMap<Message, f64>,
     /// Until when the link from one rank to another is busy.
     busy_until: HashMap<(usize, usize), f64>,

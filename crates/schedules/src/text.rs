@@ -8,7 +8,7 @@ mod grid;
 
 use std::fmt::Write;
 
-use everburn_record::units::{bytes, percent, seconds};
+use everburn_record::units::{bytes, counted, percent, seconds};
 
 use self::grid::{Grid, IDLE, fill};
 use crate::{Pass, Span, Timeline};
@@ -66,12 +66,8 @@ impl Timeline {
     /// The first line: what it is, how long it takes and how idle it is.
     pub(crate) fn headline(&self) -> String {
         let schedule = self.schedule();
-        let count = |number: usize, one: &str, many: &str| match number {
-            1 => format!("1 {one}"),
-            number => format!("{number} {many}"),
-        };
-        let ranks = count(schedule.ranks(), "rank", "ranks");
-        let micro_batches = count(schedule.micro_batches(), "micro-batch", "micro-batches");
+        let ranks = counted(schedule.ranks(), "rank");
+        let micro_batches = counted(schedule.micro_batches(), "micro-batch");
         let mut text = format!("{}: {ranks}", schedule.name());
         if schedule.chunks() > 1 {
             let _ = write!(text, " of {} chunks", schedule.chunks());
@@ -140,7 +136,6 @@ impl Timeline {
         }
     }
 
-    /// The passes that the schedule has.
     pub(crate) fn passes(&self) -> Vec<Pass> {
         let has = |pass: &Pass| self.all_spans().any(|span| span.action.pass() == *pass);
         Pass::ALL.into_iter().filter(has).collect()

@@ -54,7 +54,6 @@ struct Begins {
     work: Box<dyn FnOnce() + Send>,
 }
 
-/// A process of the simulation.
 struct Process {
     machine: usize,
     alive: bool,
@@ -127,7 +126,6 @@ impl Kernel {
         self.state().trace
     }
 
-    /// A random number below `end`.
     pub(crate) fn random_below(&self, end: u64) -> u64 {
         self.state().random.random_range(0..end.max(1))
     }
@@ -181,7 +179,6 @@ impl Kernel {
         }
     }
 
-    /// Has `action` happen after `delay`.
     pub(crate) fn after(&self, delay: Duration, action: Action) {
         let mut state = self.state();
         let at = state.now + nanoseconds(delay);

@@ -1,7 +1,7 @@
 //! The launcher of one machine: what `Supervisor` and its store client do for an elastic job.
 //!
-//! Numbers, ends and expulsions at the store ([`MachineProcesses`]), the search for stopped ranks ([`StoppedRanks`]) and
-//! the pause before a restart ([`ElasticLaunch`]) are the launcher's own code. The loop around them is this one.
+//! Numbers, ends and expulsions at the store ([`MachineProcesses`]) and the search for stopped ranks ([`StoppedRanks`]) are
+//! the launcher's own code. The loop around them is this one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use everburn_collectives::runtime::{self, Condition};
 use everburn_collectives::store::{SharedStore, StoreError};
 use everburn_collectives::sync::lock;
-use everburn_launch::ElasticLaunch;
 use everburn_launch::simulation::{MachineProcesses, Process, StoppedRanks, StoreEvent};
 
 use crate::rank::Exit;
@@ -38,7 +37,6 @@ pub(crate) fn reaped(world: &Arc<World>, machine: usize, slot: usize, process: u
     runtime::enter(world.kernel.runtime(launcher), || of.changed.notify_all());
 }
 
-/// Starts the launcher of `machine`.
 pub(crate) fn start(world: &Arc<World>, machine: usize) {
     let process = world.kernel.add_process(machine);
     *lock(&world.machines[machine].launcher) = Some(process);
@@ -67,14 +65,12 @@ enum Next {
 struct RankSlot {
     next: Next,
     incarnation: u64,
-    restarts: usize,
 }
 
 struct Launcher {
     world: Arc<World>,
     machine: usize,
     first: usize,
-    limits: ElasticLaunch,
     processes: MachineProcesses,
     stopped: StoppedRanks,
     slots: Vec<RankSlot>,
@@ -90,13 +86,11 @@ impl Launcher {
         let slot = |_| RankSlot {
             next: Next::Pause(runtime::now()),
             incarnation: 0,
-            restarts: 0,
         };
         Self {
             world: world.clone(),
             machine,
             first: slots.start,
-            limits: ElasticLaunch::new(settings.min, settings.ranks),
             processes: MachineProcesses::new(store, slots.start),
             stopped: StoppedRanks::new(settings.stopped_limit, slots.len()),
             slots: slots.map(slot).collect(),
@@ -157,9 +151,8 @@ impl Launcher {
                 continue;
             }
             if !self.finished {
-                of.restarts += 1;
                 // Faults hit at random: each rank is started again as after its first end, at once.
-                of.next = Next::Pause(runtime::now() + self.limits.pause_before(1));
+                of.next = Next::Pause(runtime::now());
             }
             self.processes.note_end(local_rank, incarnation)?;
         }

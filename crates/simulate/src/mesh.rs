@@ -39,7 +39,6 @@ struct State {
     end_after: Option<u64>,
 }
 
-/// The mesh of a generation.
 pub(crate) struct Mesh {
     kernel: Arc<Kernel>,
     network: Arc<Network>,
@@ -52,7 +51,6 @@ pub(crate) struct Mesh {
     aborted: Vec<AtomicBool>,
     /// How many steps have been made.
     pub(crate) steps: AtomicU64,
-    /// The first step's number.
     pub(crate) first_step: u64,
     /// When the first step was made, in nanoseconds.
     pub(crate) first_made: AtomicU64,
@@ -205,7 +203,6 @@ impl Mesh {
         lock(&self.state).leave_after.get_or_insert(step);
     }
 
-    /// The job ends after this step.
     pub(crate) fn end_after(&self, step: u64) {
         lock(&self.state).end_after.get_or_insert(step);
     }

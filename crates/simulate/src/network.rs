@@ -114,12 +114,10 @@ struct State {
     traffic: Traffic,
 }
 
-/// The network.
 pub(crate) struct Network {
     state: Mutex<State>,
 }
 
-/// A message on its way.
 pub(crate) struct Message {
     pub(crate) from: usize,
     pub(crate) to: usize,

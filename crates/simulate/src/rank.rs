@@ -108,7 +108,6 @@ enum Leave {
     Finished,
 }
 
-/// One process of a rank.
 pub(crate) struct RankProcess {
     pub(crate) world: Arc<World>,
     pub(crate) slot: usize,

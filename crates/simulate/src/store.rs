@@ -40,7 +40,6 @@ struct Server {
     longest_queue: Duration,
 }
 
-/// The simulated server.
 pub(crate) struct StoreServer {
     kernel: Arc<Kernel>,
     network: Arc<Network>,
@@ -61,7 +60,6 @@ impl StoreServer {
         std::mem::take(&mut lock(&self.server).longest_queue)
     }
 
-    /// How many keys there are.
     pub(crate) fn keys(&self) -> usize {
         lock(&self.server).values.len()
     }

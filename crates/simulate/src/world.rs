@@ -69,7 +69,6 @@ impl World {
         })
     }
 
-    /// The slots of a machine.
     pub(crate) fn slots_of(&self, machine: usize) -> std::ops::Range<usize> {
         let each = self.settings.ranks_per_machine;
         let first = machine * each;
@@ -106,14 +105,12 @@ impl World {
         mesh
     }
 
-    /// The mesh of the newest generation.
     pub(crate) fn newest(&self) -> Option<Arc<Mesh>> {
         lock(&self.meshes)
             .last_key_value()
             .map(|(_, it)| it.clone())
     }
 
-    /// The meshes of generations after `generation`.
     pub(crate) fn after(&self, generation: u64) -> Vec<Arc<Mesh>> {
         let meshes = lock(&self.meshes);
         meshes

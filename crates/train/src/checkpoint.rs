@@ -117,6 +117,10 @@ pub struct Progress {
     /// What losses were multiplied by, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scaling: Option<LossScaling>,
+    /// The link of the newest line of `hashes.jsonl`, where hashes are written:
+    /// [`StateHashes::link_after`](crate::StateHashes::link_after).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<String>,
 }
 
 impl Progress {

@@ -22,6 +22,7 @@ pub(crate) mod schedule;
 pub(crate) mod sync_interval;
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use burn::lr_scheduler::LrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedulerConfig};
@@ -109,6 +110,9 @@ pub struct TrainingConfig {
     /// bit [default: never].
     #[arg(long, value_name = "STEPS")]
     pub hash_every: Option<usize>,
+    /// Sign each line of hashes.jsonl with the secret in this file, for `audit --key` [default: no signatures].
+    #[arg(long, value_name = "FILE")]
+    pub hash_key: Option<PathBuf>,
     /// Also write the metrics for TensorBoard, to the run's folder tensorboard.
     #[arg(long)]
     pub tensorboard: bool,
@@ -234,6 +238,7 @@ impl Default for TrainingConfig {
             virtual_ranks: None,
             balance: Balance::default(),
             hash_every: None,
+            hash_key: None,
             tensorboard: false,
             activation_checkpointing: ActivationCheckpointing::None,
             overlap: true,

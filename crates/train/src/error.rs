@@ -260,7 +260,7 @@ pub enum TrainError {
         /// The step after which they were compared.
         step: usize,
     },
-    /// A rank of an elastic job was given the state of another, and has other parameters after it has restored it.
+    /// A rank was given the state of another, and has other parameters after it has restored it.
     #[error(
         "the parameters that rank {taker} has restored are not those of rank {giver}, whose state after step {step} it was given: \
          the memory or the arithmetic of one of them cannot be trusted, or they run different programs; check the memory of both \

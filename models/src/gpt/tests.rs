@@ -3,16 +3,6 @@
 use super::*;
 
 #[test]
-fn blocks_use_all_parameters() {
-    for positions in [Positions::Learned, Positions::Rotary] {
-        let gpt = GptConfig::new(5)
-            .with_positions(positions)
-            .init(&Device::flex());
-        gpt.blocks().check(&gpt).unwrap();
-    }
-}
-
-#[test]
 fn what_cannot_be_built_is_refused() {
     let refused = |config: GptConfig| config.check().unwrap_err().to_string();
     let config = GptConfig::new(5);

@@ -2,6 +2,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
+use everburn_models::mnist_bn::MnistBnConfig;
 use everburn_models::resnet50::{ResNet50Config, Stem};
 use everburn_models::two_part_resnet::TwoPartResNetConfig;
 use everburn_nn::InBlocks;
@@ -61,6 +62,8 @@ fn it_can_be_cut_at_every_bottleneck() {
     let two = TwoPartResNetConfig::new().init(&Device::flex());
     two.blocks().check(&two).unwrap();
     assert_eq!(two.blocks().names(), ["stem", "layer1"]);
+    let norms = MnistBnConfig::new().init(&Device::flex());
+    norms.blocks().check(&norms).unwrap();
 }
 
 #[test]

@@ -93,7 +93,6 @@ impl FakeGpu {
         Status::SystemError
     }
 
-    /// Puts `operation` on its stream.
     fn launch(&self, communicator: usize, operation: Operation, stream: usize) -> Status {
         let number = self.fabric.next_number(communicator);
         let (Some(number), Ok(stream)) = (number, self.stream_of(stream)) else {

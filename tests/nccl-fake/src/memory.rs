@@ -10,7 +10,6 @@ use everburn_collectives::group::DType;
 use everburn_nccl::DeviceBuffer;
 use everburn_record::sync::lock;
 
-/// The first address.
 const FIRST: u64 = 0x7fab_0000_0000;
 
 /// Pieces begin at multiples of it, as cuMemAlloc has it.
@@ -79,27 +78,4 @@ fn within(start: Option<u64>, len: Option<usize>, range: &Range<u64>) -> Range<u
         .map(|offset| usize::try_from(offset).expect("a machine of 64 bits"));
     assert!(Some(to) <= len, "{range:x?} was not allocated");
     from..to
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_are_apart_and_keep_what_is_written() {
-        let memory = Memory::default();
-        let (first, second) = (memory.allocate(vec![0; 300]), memory.allocate(vec![9; 4]));
-        assert!(second >= first + 300);
-        memory.write(first + 298, &[5, 6]);
-        assert_eq!(memory.read(first + 297..first + 300), [0, 5, 6]);
-        assert_eq!(memory.read(second..second + 4), [9; 4]);
-    }
-
-    #[test]
-    #[should_panic(expected = "was not allocated")]
-    fn nothing_is_read_behind_a_piece() {
-        let memory = Memory::default();
-        let at = memory.allocate(vec![0; 4]);
-        memory.read(at..at + 5);
-    }
 }

@@ -91,26 +91,3 @@ fn combine_as<T: Number>(op: ReduceOp, parts: &[Vec<u8>]) -> Vec<u8> {
     });
     combined.collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_combined_in_their_own_type() {
-        let bytes = |numbers: [f32; 2]| {
-            numbers
-                .iter()
-                .flat_map(|number| bf16::from_f32(*number).bytes())
-                .collect::<Vec<u8>>()
-        };
-        let sum = combine(
-            DType::Bf16,
-            ReduceOp::Sum,
-            &[bytes([1.5, 2.0]), bytes([0.25, -2.0])],
-        );
-        assert_eq!(sum, bytes([1.75, 0.0]));
-        let least = combine(DType::U8, ReduceOp::Min, &[vec![7, 0], vec![3, 9]]);
-        assert_eq!(least, [3, 0]);
-    }
-}

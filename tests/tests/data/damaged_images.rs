@@ -21,20 +21,10 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
             "--data takes the path of a file or folder, as in `--data /",
         ],
     );
-    std::fs::create_dir(here.join("empty")).unwrap();
-    refused("empty", &["empty: it has no folders", "one per class"]);
     draw(&here.join("few"), 4);
     refused(
         "few",
         &["few/across: the class across has 4 of at least 10 images"],
-    );
-    refused(
-        "few/across",
-        &[
-            "few/across: it has images and no folders",
-            "as in roses/1.jpg",
-            "if the folders beside it are the other classes, name",
-        ],
     );
     draw(&here.join("half/train"), 4);
     refused("half", &["half: it has train, and neither test nor val"]);

@@ -93,17 +93,9 @@ fn a_pretrained_classifier_is_found_by_its_folder_with_its_classes() {
             std::fs::write(&config, other.to_string()).unwrap();
         };
         let begin = |run: &str, more: &[&str]| {
-            let train = [
-                "train",
-                "--init-from",
-                model,
-                "--data",
-                "stripes",
-                "--run-dir",
-                run,
-            ];
-            let few = "--steps 1 --batch-size 8 --validation-samples 4".split(' ');
-            Everburn::new(here, train).args(few).args(more).run()
+            let train = format!("train --init-from {model} --data stripes --run-dir {run}");
+            let few = "--steps 1 --batch-size 8 --validation-samples 4";
+            Everburn::line(here, train).words(few).args(more).run()
         };
         label(json!({"0": "down", "1": "across"}));
         let run = format!("{model}-order");

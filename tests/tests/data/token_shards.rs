@@ -36,20 +36,9 @@ fn tokenized(here: &Path) -> Ended {
     let trained = tokenize(here, &[&["corpus.txt"][..], &flags].concat());
     let said = trained.succeeded().stdout;
     assert!(said.contains("own.json has 300 tokens"), "{said}");
-    let flags = [
-        "corpus.txt",
-        "--document-separator",
-        "\\n\\n",
-        "--tokenizer",
-        "own.json",
-        "--output",
-        "tokens",
-        "--validation",
-        "0.1",
-        "--shard-tokens",
-        "2000",
-    ];
-    tokenize(here, &flags).succeeded()
+    Everburn::line(here, "tokenize corpus.txt --document-separator \\n\\n")
+        .words("--tokenizer own.json --output tokens --validation 0.1 --shard-tokens 2000")
+        .succeed()
 }
 
 fn train(here: &Path, name: &str, flags: &[&str]) -> Ended {
@@ -165,32 +154,13 @@ fn what_cannot_be_tokenized_or_trained_on_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     tokenized(here);
-    let flags = [
-        "corpus.txt",
-        "--tokenizer",
-        "own.json",
-        "--output",
-        "tokens",
-    ];
-    tokenize(here, &flags).failed_with(2, &["tokens is not empty", "--force"]);
-    let flags = ["none.txt", "--tokenizer", "byte", "--output", "more"];
-    tokenize(here, &flags).failed_with(2, &["none.txt"]);
+    let again = "tokenize corpus.txt --tokenizer own.json --output tokens";
+    Everburn::line(here, again).refused(&["tokens is not empty", "--force"]);
     let flags = ["corpus.txt", "--output", "more"];
     tokenize(here, &flags).failed_with(2, &["--tokenizer"]);
-    let flags = ["corpus.txt", "--tokenizer", "char", "--output", "more"];
-    tokenize(here, &flags).failed_with(2, &["tokenizer.json, or byte"]);
     assert!(!here.join("more").exists());
     let messages = ["train_000000.bin was made by the tokenizer with the SHA-256"];
     train(here, "run", &["--tokenizer", "byte"]).failed_with(2, &messages);
-    let file = here.join("tokens/train_000001.bin");
-    let whole = std::fs::read(&file).unwrap();
-    for (length, message) in [
-        (100, "train_000001.bin: header"),
-        (whole.len() - 1, "train_000001.bin: count"),
-    ] {
-        std::fs::write(&file, &whole[..length]).unwrap();
-        train(here, "run", &[]).failed_with(2, &[message]);
-    }
     std::fs::create_dir(here.join("nothing")).unwrap();
     let messages = ["nothing: folder: it has no files *.bin", "tokenize"];
     train(here, "run", &["--data", "nothing"]).failed_with(2, &messages);

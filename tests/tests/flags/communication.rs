@@ -95,7 +95,7 @@ fn gradients_of_processors_go_through_host_memory_and_by_no_other_way() {
     assert!(host.text("config.toml").contains("backend = \"host\""));
     assert_eq!(losses(&usual), losses(&host));
     Everburn::new(folder.path(), ["train", "mlp", "--ranks", "2"])
-        .args(FEW)
+        .words(FEW)
         .args(["--backend", "nccl"])
         .refused(&["--backend nccl cannot be used", "--devices names flex"]);
 }

@@ -187,36 +187,17 @@ fn what_adaptation_has_learned_is_exported_beside_the_weights_as_peft_reads_it()
     let config = SMALL.replace("heads = 4", "heads = 4\npositions = \"learned\"");
     std::fs::write(here.join("small.toml"), config).unwrap();
     train(here, "base", &["--steps", "4"]);
-    let lora = ["--init-from", "base", "--lora", "3", "--lora-alpha", "6"];
-    let lora = [
-        &lora[..],
-        &["--lora-targets", "q,v,up", "--learning-rate", "0.01"],
-    ]
-    .concat();
-    train(here, "tuned", &lora);
-    let export = |flags: &[&str]| Everburn::new(here, ["export"]).args(flags).run();
+    let lora =
+        "--init-from base --lora 3 --lora-alpha 6 --lora-targets q,v,up --learning-rate 0.01";
+    train(here, "tuned", &lora.split(' ').collect::<Vec<_>>());
+    let export = |words: &str| Everburn::line(here, "export").words(words).run();
     for run in ["base", "tuned"] {
-        export(&[
-            run,
-            "--to",
-            "hugging-face",
-            "--output",
-            &format!("{run}-hf"),
-        ])
-        .succeeded();
+        export(&format!("{run} --to hugging-face --output {run}-hf")).succeeded();
     }
     let [base, merged] = ["base-hf", "tuned-hf"]
         .map(|folder| tensors_of(&here.join(folder).join("model.safetensors")));
-    let newest = [
-        "tuned",
-        "--adapter",
-        "--checkpoint",
-        "2",
-        "--output",
-        "newest",
-    ];
-    export(&newest).succeeded();
-    export(&["tuned", "--adapter", "--output", "adapter"]).succeeded();
+    export("tuned --adapter --checkpoint 2 --output newest").succeeded();
+    export("tuned --adapter --output adapter").succeeded();
     for exported in ["adapter", "newest"] {
         let file = here.join(exported).join("adapter_config.json");
         let config: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -252,12 +233,12 @@ fn what_adaptation_has_learned_is_exported_beside_the_weights_as_peft_reads_it()
             assert!(largest > 1e-3, "{layer} has not changed: {largest:e}");
         }
     }
-    export(&["base", "--adapter"]).failed_with(2, &["trained without --lora"]);
-    export(&["tuned", "--adapter", "--output", "adapter"]).failed_with(2, &["something already"]);
-    export(&["tuned", "--adapter", "--ema"]).failed_with(2, &["cannot be used with"]);
-    export(&["tuned"]).failed_with(2, &["--to"]);
+    export("base --adapter").failed_with(2, &["trained without --lora"]);
+    export("tuned --adapter --output adapter").failed_with(2, &["something already"]);
+    export("tuned --adapter --ema").failed_with(2, &["cannot be used with"]);
+    export("tuned").failed_with(2, &["--to"]);
     std::fs::write(here.join("tuned/adapter.safetensors"), [9; 40]).unwrap();
-    let damaged = export(&["tuned", "--adapter", "--output", "another"]);
+    let damaged = export("tuned --adapter --output another");
     damaged.failed_with(2, &["adapter.safetensors", "too short for its header"]);
 }
 
@@ -268,21 +249,9 @@ fn learning_rates_fall_from_layer_to_layer() {
     std::fs::write(here.join("small.toml"), SMALL).unwrap();
     train(here, "base", &["--steps", "1"]);
     // A step of plain gradient descent moves a parameter in proportion to its learning rate.
-    let one = [
-        "--init-from",
-        "base",
-        "--steps",
-        "1",
-        "--optimizer",
-        "sgd",
-        "--learning-rate",
-        "0.1",
-    ];
-    let one = [
-        &one[..],
-        &["--weight-decay", "0", "--lr-schedule", "constant"],
-    ]
-    .concat();
+    let one = "--init-from base --steps 1 --optimizer sgd --learning-rate 0.1 --weight-decay 0 \
+               --lr-schedule constant";
+    let one: Vec<_> = one.split(' ').collect();
     train(here, "even", &one);
     train(
         here,

@@ -56,7 +56,7 @@ fn losses_are_read_with_each_step_or_those_of_some_steps_together() {
 fn a_warm_up_trains_nothing_and_says_where_it_keeps_what_it_has_compiled() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::new(folder.path(), ["train", "mlp", "--warmup"])
-        .args(FEW)
+        .words(FEW)
         .args(["--kernel-cache", "kernels", "--run-dir", "run"])
         .succeed();
     ended.prints(["kernels for 2 batch shapes, ready after"]);

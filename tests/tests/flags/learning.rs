@@ -83,7 +83,7 @@ fn an_average_that_ranks_share_is_the_same_average() {
         let flags = ["--ranks", "2", "--epochs", "1", "--ema", "0.9"];
         let flags = [&flags[..], more].concat();
         let run = everburn_tests::Everburn::new(folder.path(), ["train", "mlp"])
-            .args(crate::FEW)
+            .words(crate::FEW)
             .args(["--run-dir", name])
             .args(flags)
             .env("EVERBURN_LOG", "warn,everburn=debug")

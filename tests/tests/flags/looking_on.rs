@@ -108,7 +108,7 @@ fn without_a_dashboard_a_terminal_shows_plain_lines() {
         return;
     };
     let program = std::path::absolute(binary()).unwrap();
-    let small = everburn_tests::SMALL.join(" ");
+    let small = everburn_tests::SMALL;
     terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
     for ranks in ["1", "2"] {
         terminal.enter(&format!(

@@ -20,25 +20,13 @@ use std::path::Path;
 use everburn_tests::{Ended, Everburn, Process, Run};
 
 /// Synthetic digits of which 96 are learnt from, in batches of 32: three steps an epoch.
-const FEW: [&str; 12] = [
-    "--data",
-    "synthetic",
-    "--train-samples",
-    "106",
-    "--validation-samples",
-    "10",
-    "--test-samples",
-    "10",
-    "--batch-size",
-    "32",
-    "--log-every",
-    "1",
-];
+const FEW: &str = "--data synthetic --train-samples 106 --validation-samples 10 --test-samples 10 \
+                   --batch-size 32 --log-every 1";
 
 /// Trains `model` with `flags` on a few samples, and records it in `folder`/`name`.
 fn train(folder: &Path, model: &str, name: &str, flags: &[&str]) -> (Run, Ended) {
     let ended = Everburn::new(folder, ["train", model])
-        .args(FEW)
+        .words(FEW)
         .args(["--run-dir", name])
         .args(flags)
         .succeed();

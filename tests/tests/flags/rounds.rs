@@ -45,7 +45,7 @@ fn a_slow_rank_joins_the_others_with_the_steps_that_it_has_made() {
     let slow = ["--chaos", "slow=1@step:5:400ms", "--batch-size", "8"];
     let told = |name: &str, patience: &[&str]| {
         let ended = Everburn::new(folder.path(), ["train", "mlp", "--ranks", "2"])
-            .args(FEW)
+            .words(FEW)
             .args(["--local-steps", "4", "--steps", "8", "--run-dir", name])
             .args(slow)
             .args(patience)

@@ -77,18 +77,8 @@ fn ranks_of_torchrun_train_over_its_store() {
     let start = |ranks: &str, arguments: &[&str], run: &str| {
         let arguments = [&["--nproc-per-node", ranks], arguments].concat();
         Everburn::train(folder.path(), "mnist")
-            .args([
-                "--steps",
-                "50",
-                "--epochs",
-                "10",
-                "--batch-size",
-                "64",
-                "--run-dir",
-                run,
-                "--timeout",
-                "20",
-            ])
+            .words("--steps 50 --epochs 10 --batch-size 64 --timeout 20")
+            .args(["--run-dir", run])
             .by(folder.path(), &torchrun, arguments)
             .env("OMP_NUM_THREADS", "1")
             .env("EVERBURN_OPEN_STORE", "1")

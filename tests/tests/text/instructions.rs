@@ -168,70 +168,20 @@ fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_star
     let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
     let train = Everburn::new(here, train).args(["--steps", "1"]);
     train.succeed();
-    let refused = |arguments: &[&str], messages: &[&str]| {
-        Everburn::new(here, arguments).refused(messages);
+    let refused = |line: &str, messages: &[&str]| {
+        Everburn::line(here, line).refused(messages);
     };
     std::fs::write(here.join("prompts.txt"), "one\n").unwrap();
-    refused(&["generate", "run", "--prompts", "nowhere"], &["nowhere"]);
-    refused(
-        &[
-            "generate",
-            "run",
-            "--prompts",
-            "prompts.txt",
-            "--prompt",
-            "a",
-        ],
-        &["cannot be used with"],
-    );
-    refused(&["generate", "run", "--batch-size", "0"], &["--batch-size"]);
+    refused("generate run --prompts nowhere", &["nowhere"]);
+    let both = "generate run --prompts prompts.txt --prompt a";
+    refused(both, &["cannot be used with"]);
+    refused("generate run --batch-size 0", &["--batch-size"]);
     std::fs::write(here.join("prompts.txt"), "\n").unwrap();
-    refused(
-        &["generate", "run", "--prompts", "prompts.txt"],
-        &["no prompt"],
+    refused("generate run --prompts prompts.txt", &["no prompt"]);
+    let line = "train --config answering.toml --data-on-device --validation-samples 0";
+    let ended = Everburn::line(here, line).run();
+    ended.failed_with(
+        ended.code().max(1),
+        &["--data-on-device", "different lengths"],
     );
-    std::fs::write(here.join("lines.jsonl"), "{\"prompt\": \"a\"}\n").unwrap();
-    let train = ["train", "--config", "answering.toml"];
-    refused(
-        &train,
-        &["lines.jsonl, line 1: it has no field `completion`"],
-    );
-    // A sample too long for the model.
-    let long = "a".repeat(200);
-    let line = serde_json::json!({ "prompt": "a", "completion": long });
-    std::fs::write(here.join("lines.jsonl"), format!("{line}\n").repeat(2)).unwrap();
-    refused(
-        &train,
-        &["lines.jsonl, line 1: it has 211 tokens, and a window has 161"],
-    );
-    assert!(!here.join("runs").exists(), "nothing was started");
-    let cut = [
-        "--set",
-        "text.truncate=true",
-        "--steps",
-        "1",
-        "--run-dir",
-        "cut",
-    ];
-    let cut = [
-        &[
-            "train",
-            "--config",
-            "answering.toml",
-            "--validation-samples",
-            "0",
-        ],
-        &cut[..],
-    ]
-    .concat();
-    Everburn::new(here, cut).succeed();
-    let messages = ["--data-on-device", "different lengths"];
-    let on_device = [
-        &train[..],
-        &["--data-on-device", "--set", "text.truncate=true"],
-        &["--validation-samples", "0"],
-    ]
-    .concat();
-    let ended = Everburn::new(here, &on_device).run();
-    ended.failed_with(ended.code().max(1), &messages);
 }

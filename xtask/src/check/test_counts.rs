@@ -8,7 +8,6 @@ use super::package::Package;
 /// How many flaky tests CI bears. It only ever gets smaller.
 pub(super) const FLAKY_ALLOWED: usize = 2;
 
-/// What tests came to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct TestCounts {
     pub(super) passed: usize,

@@ -136,54 +136,27 @@ pub(super) fn torch_step(arguments: &[OsString], python: OsString, nextest: bool
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
-    pub(in crate::check) fn capabilities(nextest: bool, python: Option<&str>) -> Capabilities {
+    fn capabilities(python: Option<&str>) -> Capabilities {
         Capabilities {
             example: true,
-            nextest,
+            nextest: false,
             python: python.map(OsString::from).ok_or(NO_PYTHON),
         }
     }
 
     #[test]
-    fn all_tests_run_with_nextest_and_without() {
-        let lines = |nextest| -> Vec<String> {
-            let steps = workspace_tests(&["sampler".into()], nextest);
-            steps.iter().map(Step::command_line).collect()
-        };
-        assert_eq!(
-            lines(true),
-            [
-                "cargo nextest run --release --workspace sampler",
-                "cargo test --release --workspace --doc sampler"
-            ]
-        );
-        assert_eq!(
-            lines(false),
-            ["cargo test --release --workspace --no-fail-fast sampler"]
-        );
-        assert!(root().join(".config/nextest.toml").exists());
-    }
-
-    #[test]
-    fn arguments_narrow_the_tests() {
-        let arguments = ["--".into(), "sampler".into()];
-        let steps = test_steps(&arguments, capabilities(false, Some("python")));
-        assert_eq!(steps.len(), 1);
-    }
-
-    #[test]
     fn tests_with_pytorch_are_skipped_by_name_or_run_and_never_pass_unseen() {
-        let skipped = test_steps(&[], capabilities(false, None)).pop().unwrap();
+        let skipped = test_steps(&[], capabilities(None)).pop().unwrap();
         assert!(matches!(
             skipped.program,
             Program::NotAsked(why) if why.contains("--with-torch")
         ));
         // What the step shows is the command that was not run.
         assert!(skipped.command_line().starts_with("cargo test"));
-        let run = test_steps(&[], capabilities(false, Some("/p/python")))
+        let run = test_steps(&[], capabilities(Some("/p/python")))
             .pop()
             .unwrap();
         assert_eq!(

@@ -21,7 +21,6 @@ const EVERYWHERE: [&str; 9] = [
     "libz.so.1",
 ];
 
-/// What a binary needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BinaryNeeds {
     /// Of glibc, major and minor.

@@ -1,6 +1,7 @@
 //! A Python wheel that holds a program and no Python (the format: packaging.python.org, "Binary distribution format").
 //! `pip` puts what is under `scripts` on the path and what is under `data` into the environment's folder.
 
+use data_encoding::BASE64URL_NOPAD;
 use sha2::{Digest, Sha256};
 
 use super::VERSION;
@@ -10,7 +11,6 @@ use super::zip::Zip;
 const PLAIN: u32 = 0o100_644;
 const EXECUTABLE: u32 = 0o100_755;
 
-/// A file of the wheel.
 pub(super) struct WheelFile {
     path: String,
     mode: u32,
@@ -36,7 +36,6 @@ impl WheelFile {
         }
     }
 
-    /// A licence.
     pub(super) fn license(name: &str, content: Vec<u8>) -> Self {
         Self::about(&format!("licenses/{name}"), content)
     }
@@ -96,21 +95,8 @@ fn metadata(readme: &[u8]) -> Vec<u8> {
 }
 
 fn line_of_record(file: &WheelFile) -> String {
-    let digest = in_base64(&Sha256::digest(&file.content));
+    let digest = BASE64URL_NOPAD.encode(&Sha256::digest(&file.content));
     format!("{},sha256={digest},{}\n", file.path, file.content.len())
-}
-
-/// Base 64 for URLs, without padding (RFC 4648, section 5).
-fn in_base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let groups = bytes.chunks(3).flat_map(|group| {
-        let byte = |index: usize| u32::from(*group.get(index).unwrap_or(&0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        // This many bytes make this many digits and one.
-        let digits = 0..=group.len() as u32;
-        digits.map(move |digit| DIGITS[(bits >> (18 - 6 * digit)) as usize & 63])
-    });
-    groups.map(char::from).collect()
 }
 
 #[cfg(test)]
@@ -118,21 +104,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-
-    #[test]
-    fn base_64_is_that_of_the_rfc_without_padding() {
-        for (bytes, text) in [
-            ("", ""),
-            ("f", "Zg"),
-            ("fo", "Zm8"),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg"),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(in_base64(bytes.as_bytes()), text);
-        }
-        assert_eq!(in_base64(&[0xfb, 0xff]), "-_8");
-    }
 
     #[test]
     fn python_reads_the_wheel_and_finds_every_file_in_its_record() {

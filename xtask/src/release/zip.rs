@@ -30,7 +30,6 @@ pub(super) struct Zip {
 }
 
 impl Zip {
-    /// Adds a file.
     pub(super) fn add(&mut self, name: &str, mode: u32, content: &[u8]) -> miette::Result<()> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(content).into_diagnostic()?;

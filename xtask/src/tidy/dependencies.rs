@@ -57,6 +57,7 @@ const WITH_BURN: [Row; 7] = [
     (
         "crates/train",
         &[
+            "auth",
             "collectives",
             "distributed",
             "monitor",

@@ -173,7 +173,6 @@ fn indentation(line: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// The complaints about a test with this body.
     fn complaints(body: &[&str]) -> usize {
         let body: String = body.iter().map(|line| format!("    {line}\n")).collect();
         let helper = "fn there_is(what: &str) -> bool {\n    skip(what, \"why\");\n    false\n}\n";

@@ -1,6 +1,7 @@
 //! Commands around training: they start this program's other commands, serve, examine, describe, and prepare text. None of
 //! them has a model, so none uses Burn.
 
+mod audit;
 mod completions;
 mod devices;
 mod doctor;
@@ -27,6 +28,7 @@ use crate::terminal::for_stderr;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tool {
     Verify(verify::VerifyArguments),
+    Audit(audit::AuditArguments),
     Soak(soak::SoakArguments),
     Doctor(doctor::DoctorArguments),
     Store(store::StoreArguments),
@@ -46,13 +48,14 @@ pub(crate) enum Tool {
 impl Tool {
     /// Whether it starts trainings.
     pub(crate) fn trains(&self) -> bool {
-        matches!(self, Self::Verify(_) | Self::Soak(_))
+        matches!(self, Self::Verify(_) | Self::Audit(_) | Self::Soak(_))
     }
 
     /// Runs it, says what went wrong, and returns the exit code.
     pub(crate) fn run(&self) -> ExitCode {
         let done = match self {
             Self::Verify(arguments) => verify::run(arguments),
+            Self::Audit(arguments) => audit::run(arguments),
             Self::Soak(arguments) => soak::run(arguments),
             Self::Doctor(arguments) => doctor::run(arguments),
             Self::Store(arguments) => store::serve(arguments),

@@ -276,20 +276,6 @@ fn a_run_by_a_backend_that_is_gone_is_answered_with_the_others() {
 }
 
 #[test]
-fn impossible_numbers_of_ranks_are_refused() {
-    let none = arguments("mnist --ranks 0");
-    assert!(
-        RunConfig::resolve(&none, None)
-            .unwrap_err()
-            .to_string()
-            .contains("--ranks 0")
-    );
-    let many = arguments("mnist --ranks 65 --batch-size 64");
-    let error = RunConfig::resolve(&many, None).unwrap_err().to_string();
-    error.assert_contains(["64 samples cannot be shared by 65 ranks"]);
-}
-
-#[test]
 fn of_a_key_that_is_set_twice_the_last_value_counts_and_is_quoted() {
     let set = |last: &str| {
         let words = format!("mnist --set training.epochs=3 --set training.{last}");

@@ -93,15 +93,7 @@ fn meshes_that_do_not_fit_the_ranks_are_refused() {
             format!("mnist --ranks 2 --pipeline 2 --strategy {strategy} --devices {devices}");
         refused(&line).assert_contains([strategy, "do not go together"]);
     }
-    let both = [
-        "everburn",
-        "train",
-        "mnist",
-        "--mesh",
-        "data=1",
-        "--pipeline",
-        "1",
-    ];
+    let both = "everburn train mnist --mesh data=1 --pipeline 1".split(' ');
     let error = Arguments::try_parse_from(both).unwrap_err().to_string();
     error.assert_contains(["--mesh", "--pipeline", "cannot be used with"]);
 }

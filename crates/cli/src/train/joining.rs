@@ -76,7 +76,7 @@ fn refusal_of(rank: usize, said: &str) -> String {
 }
 
 /// Meets the other ranks. An event says where they are waited for: in `run`, or by the first rank of another machine in the
-/// folder that its launcher has.
+/// folder that its launcher has. Later ones say which ranks have stalled and continue.
 pub(super) fn join(
     config: &RunConfig,
     arguments: &TrainArguments,
@@ -85,14 +85,20 @@ pub(super) fn join(
 ) -> Result<Joined, CliError> {
     let is_first = environment.local_rank == 0 && environment.rank != 0;
     let of_launcher = arguments.run_dir.as_ref();
-    let of_launcher = of_launcher.filter(|_| is_first && environment.launcher_pid.is_some());
-    let of_machine = of_launcher.and_then(|path| RunDirectory::open(path).ok());
-    let notes = run.or(of_machine.as_ref());
-    let on_wait = notes.map_or_else(WaitListener::default, recording::wait_listener);
+    let of_launcher = of_launcher.filter(|_| environment.launcher_pid.is_some());
+    let of_launcher = of_launcher.and_then(|path| RunDirectory::open(path).ok());
+    let of_machine = of_launcher.as_ref().filter(|_| is_first);
+    let on_wait = run
+        .or(of_machine)
+        .map_or_else(WaitListener::default, recording::wait_listener);
     let joined = join_noting(config, environment, on_wait)?;
-    if let Some(run) = &of_machine {
+    if let Some(run) = of_machine {
         let text = "the ranks of this machine have met the others";
         run.note(Event::new(EventKind::Start, text));
+    }
+    if let Some(run) = run.or(of_launcher.as_ref()) {
+        let (heartbeat, elastic) = (joined.heartbeat.as_ref(), joined.elastic.as_deref());
+        recording::note_ended_stalls(run, heartbeat, elastic);
     }
     Ok(joined)
 }

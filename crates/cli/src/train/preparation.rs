@@ -8,7 +8,7 @@ use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_record::sync::lock;
 use everburn_record::units::counted;
 use everburn_record::{Live, RUNS, folder_of_machine};
-use everburn_train::{ConfiguredTask, LoadedData};
+use everburn_train::{ConfiguredTask, LoadedData, StateHashes};
 
 use super::earlier_run::{EarlierRun, Prepared, Replaced};
 use super::resume::{changed_ranks, changed_settings, check_same_weights};
@@ -328,5 +328,9 @@ pub(super) fn check(
         ));
     }
     refuse_weights_of_the_same_run(arguments)?;
+    let may_record = arguments.ranks.node_rank.unwrap_or(0) == 0 || config.ranks.elastic.is_some();
+    if let Some(path) = config.training.hash_key.as_ref().filter(|_| may_record) {
+        StateHashes::read_key(path)?;
+    }
     launching::plan(&config.ranks, &ranks, arguments.keys.has("ranks.nodes"))
 }

@@ -106,20 +106,20 @@ pub enum ElasticError {
         /// How long this process waited.
         waited: Duration,
     },
-    /// The current group trains on and has not admitted this process.
+    /// The current group continues, and has not admitted this process.
     #[error(
-        "the members of generation {} have not admitted slot {slot} within {}: none of them has \
-         joined the next round; missing: {}; new ranks are admitted between two steps, so check that the \
-         members make progress, or allow more time",
-        .generation - 1, units::seconds(.waited.as_secs_f64()), listed(.missing)
+        "the members of generation {} have not admitted slot {slot} within {}: none of them ({}) has joined the next round; {}",
+        .generation - 1, units::seconds(.waited.as_secs_f64()), slots(.members), how_they_are(*.step)
     )]
     NotAdmitted {
         /// This process's slot.
         slot: usize,
         /// The generation that was to form.
         generation: u64,
-        /// All slots that have not joined.
-        missing: Vec<MissingSlot>,
+        /// The slots of the current group.
+        members: Vec<usize>,
+        /// The newest step of these, by their heartbeats; `None` if none arrives.
+        step: Option<u64>,
         /// How long this process waited.
         waited: Duration,
     },
@@ -167,6 +167,27 @@ pub enum ElasticError {
         /// What the store said.
         source: StoreError,
     },
+}
+
+/// As `slot 3`, or `slots 1, 2`.
+fn slots(slots: &[usize]) -> String {
+    match slots {
+        [one] => format!("slot {one}"),
+        many => format!("slots {}", ranges(many)),
+    }
+}
+
+/// How the members are that have not admitted a process, and what to check.
+fn how_they_are(step: Option<u64>) -> String {
+    match step {
+        Some(step) => format!(
+            "their heartbeats arrive, and they are at step {step}: new ranks are admitted between two steps, or two rounds of \
+             local steps, so check that the members make progress, shorten the rounds, or allow more time"
+        ),
+        None => "no heartbeat of them arrives: check that they and their launchers run; where heartbeats are off and a step, or a \
+                 round of local steps, takes that long, allow more time"
+            .to_owned(),
+    }
 }
 
 /// How many slots of a state are named, and how many states.

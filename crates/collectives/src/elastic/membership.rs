@@ -1,7 +1,9 @@
 //! A process of an elastic job: joins rounds and closes them.
 
+mod admission;
 mod closing;
 mod wait_line;
+mod waiting;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -11,7 +13,7 @@ use everburn_auth::Key;
 use everburn_record::plain;
 
 use self::closing::SLOTS;
-use self::wait_line::wait_line;
+use self::waiting::RoundWait;
 use super::error::ElasticError;
 use super::keys;
 use super::member::{Generation, Member, PendingMembers};
@@ -23,7 +25,6 @@ use crate::rendezvous::{RendezvousRequest, StartedRank, WaitListener, reach_laun
 use crate::runtime;
 use crate::store::{SharedStore, StoreError, entry};
 use crate::sync::lock;
-use crate::wait_notice::WaitNotice;
 
 /// The longest reason of a launcher in an error text.
 pub(super) const LONGEST_REASON: usize = 1000;
@@ -158,9 +159,9 @@ impl Membership {
     ///
     /// # Errors
     /// [`ElasticError::Finished`] when the job is done; [`ElasticError::GivenUp`] and
-    /// [`ElasticError::TooFew`] when it cannot continue; [`ElasticError::NotAdmitted`] when the current
-    /// members have not joined the round in time; [`ElasticError::Expelled`] when a newer process has taken
-    /// the slot.
+    /// [`ElasticError::TooFew`] when it cannot continue; [`ElasticError::NotAdmitted`] when the current members have not joined
+    /// the round within the groups' timeout, or within twelve of them if their heartbeats arrive; [`ElasticError::Expelled`]
+    /// when a newer process has taken the slot.
     pub fn join(&mut self, committed_step: u64) -> Result<Round, ElasticError> {
         self.join_without(committed_step, None)
     }
@@ -280,9 +281,7 @@ impl Membership {
             false if others_wait => None,
             false => store.set(&waiting, b"1").map(|()| None).map_err(failed)?,
         };
-        let began = runtime::now();
-        let mut broken_since = None;
-        let mut notice = WaitNotice::new();
+        let mut wait = RoundWait::begin(runtime::now());
         let expected = before.map_or(self.options.max, |before| before.members.len());
         let turn = match place {
             Some(place) => Some(place).filter(|place| *place < expected),
@@ -305,36 +304,15 @@ impl Membership {
             let view = RoundView::read(store, number, self.options.max).map_err(failed)?;
             let mut assessment = view.assess(newest.as_ref(), silent_machine);
             assessment.locate(self.options.ranks_per_machine);
-            if assessment.broken && broken_since.is_none() {
-                broken_since = Some(runtime::now());
-            }
             let enough = assessment.present.len() >= self.options.min;
-            // In the first round no training waits, so missing slots get more time.
-            let patience = match number {
-                1 => self.options.wait_for_min.max(self.options.patience),
-                _ => self.options.patience,
-            };
-            let patience_over =
-                broken_since.is_some_and(|since| runtime::elapsed(since) >= patience);
+            let now = runtime::now();
+            let patience_over = self.patience_is_over(number, &assessment, &mut wait, now);
             if enough && (assessment.complete || patience_over) {
                 self.close(number, newest, bytes, assessment.present)
                     .map_err(failed)?;
                 continue;
             }
-            self.check_deadlines(number, &assessment, began, broken_since)?;
-            if let Some(since) = broken_since {
-                let limit = if enough {
-                    patience
-                } else {
-                    self.options.wait_for_min
-                };
-                let left = limit.saturating_sub(runtime::elapsed(since));
-                let looked = (&assessment, self.options.min);
-                let waited = runtime::elapsed(began);
-                if let Some(awaited) = wait_line(&mut notice, me.slot, waited, left, looked) {
-                    self.on_wait.tell(&awaited.with_refused(store));
-                }
-            }
+            self.require_time_left(number, newest.as_ref(), &assessment, &mut wait, now)?;
             let earlier = assessment.present.iter();
             let turn = match place {
                 Some(place) => place,

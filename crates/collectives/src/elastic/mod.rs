@@ -28,7 +28,8 @@
 //! A group is known to be broken once one of its live members has joined the next round. Before that a
 //! new process cannot expel members: they may be in a long step. New processes that have joined when the
 //! round closes become members. In the first round, ranks wait for missing slots for
-//! [`ElasticOptions::wait_for_min`].
+//! [`ElasticOptions::wait_for_min`]. Later, new processes wait until the members come: for the groups' timeout, or for twelve of
+//! them while the members' heartbeats arrive, as rounds of local steps may be long.
 //!
 //! # Keys
 //! All keys begin with `everburn/elastic`:

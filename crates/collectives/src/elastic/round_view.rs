@@ -56,7 +56,6 @@ pub(super) struct RoundView {
     pub(super) slots: Vec<Slot>,
 }
 
-/// The assessment of a round.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Assessment {
     /// The processes that have joined and have not ended, by slot.

@@ -65,7 +65,6 @@ impl<'a> Collective<'a> {
         self.signature
     }
 
-    /// The wait policy of the calling thread.
     pub(crate) const fn wait_policy(&self) -> WaitPolicy {
         self.wait_policy
     }

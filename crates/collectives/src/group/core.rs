@@ -68,7 +68,6 @@ pub(crate) struct Core {
     pub(crate) channels_out_of_step: AtomicBool,
 }
 
-/// The data plane of a group.
 #[derive(Default)]
 pub(crate) struct DataPlane {
     /// Established by the group's first collective.
@@ -182,7 +181,6 @@ impl Core {
         lock(&self.progress).flight.running()
     }
 
-    /// Records the end of an operation in the flight recorder.
     pub(crate) fn record_end(&self, context: &OpContext, failed: bool) {
         let Progress {
             waiting_for,

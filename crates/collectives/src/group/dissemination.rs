@@ -109,7 +109,6 @@ fn encode(blocks: &[Block]) -> Vec<u8> {
     bytes
 }
 
-/// The `count` blocks of a frame, or what is wrong with it.
 fn decode(mut bytes: &[u8], count: usize) -> Result<Vec<Block>, String> {
     let mut blocks = Vec::new();
     for _ in 0..count {

@@ -99,7 +99,6 @@ pub struct Signature {
     pub algorithm: Option<Algorithm>,
 }
 
-/// The size of an encoded signature, in bytes.
 pub(crate) const SIGNATURE_BYTES: usize = 20;
 
 /// The code of a field that is `None`.
@@ -157,7 +156,6 @@ impl Signature {
         bytes
     }
 
-    /// The signature of `bytes`, or what is wrong with them.
     pub(crate) fn decode(bytes: &[u8; SIGNATURE_BYTES]) -> Result<Self, String> {
         fn known<T>(code: u8, what: &str, of: fn(u8) -> Option<T>) -> Result<Option<T>, String> {
             if code == NONE {

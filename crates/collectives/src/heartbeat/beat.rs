@@ -122,6 +122,8 @@ impl Beat {
         beat.records.truncate(ENTRIES);
         for record in &mut beat.records {
             record.operation = plain::line(&record.operation, MAX_TEXT);
+            let name = record.group_name.as_ref();
+            record.group_name = name.map(|name| plain::line(name, MAX_TEXT));
             record.waiting_for.truncate(MAX_RANKS);
         }
         Some(beat)
@@ -133,6 +135,32 @@ pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Result<Vec<BeatEn
     let values = entry::values(store, keys)?;
     let found = |value: &Option<Vec<u8>>| value.as_deref().map_or(BeatEntry::Nothing, decoded);
     Ok(values.iter().map(found).collect())
+}
+
+/// The newest beat of a member, for a process that is in no group with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastBeat {
+    pub(crate) life: u64,
+    pub(crate) number: u64,
+    pub(crate) step: u64,
+}
+
+/// The newest beats in the group of `generation` of `members`: of each one that has published some there, and has not ended.
+pub(crate) fn last_beats(
+    store: &dyn Store,
+    generation: u64,
+    members: impl IntoIterator<Item = usize>,
+) -> Result<Vec<LastBeat>, StoreError> {
+    let keys: Vec<String> = members.into_iter().map(beat_key).collect();
+    let entries = read_many(store, &keys)?;
+    let beats = entries.iter().filter_map(BeatEntry::beat);
+    let of_group = beats.filter(|beat| beat.generation == generation && !beat.goodbye);
+    let last = of_group.map(|beat| LastBeat {
+        life: beat.life,
+        number: beat.number,
+        step: beat.step,
+    });
+    Ok(last.collect())
 }
 
 /// Reads all `keys` in one request; `None` if one of them is missing.
@@ -157,6 +185,8 @@ fn decoded(bytes: &[u8]) -> BeatEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heartbeat::thread::tests::barrier;
+    use crate::store::HashStore;
 
     #[test]
     fn garbage_is_refused_and_missing_fields_have_defaults() {
@@ -177,9 +207,47 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_of_a_note_become_marks() {
+    fn the_last_beats_are_those_of_members_that_are_in_the_group() {
+        let store = HashStore::new();
+        let beat = |generation: u64, goodbye| Beat {
+            life: 7,
+            number: 3,
+            step: 20,
+            generation,
+            goodbye,
+            ..Beat::default()
+        };
+        for (member, beat) in [beat(2, false), beat(1, false), beat(2, true)]
+            .iter()
+            .enumerate()
+        {
+            store.set(&beat_key(member), &beat.encode()).unwrap();
+        }
+        let first = LastBeat {
+            life: 7,
+            number: 3,
+            step: 20,
+        };
+        assert_eq!(last_beats(&store, 2, 0..4).unwrap(), [first]);
+    }
+
+    #[test]
+    fn control_characters_of_a_peer_become_marks() {
         let beat = Beat::decode(b"{\"number\": 5, \"note\": \"a\\u001b[2J\"}").unwrap();
         assert_eq!(beat.note, "a\u{fffd}[2J");
         assert_eq!(Beat::decode(&beat.encode()), Some(beat));
+        let entry = FlightEntry {
+            group: 7,
+            group_name: Some("a\u{1b}[2J".to_owned()),
+            operation: "b\u{1b}[2J".to_owned(),
+            ..barrier(Vec::new())
+        };
+        let beat = Beat {
+            records: vec![entry],
+            ..Beat::default()
+        };
+        let beat = Beat::decode(&beat.encode()).unwrap();
+        let text = beat.records[0].operation_of_group();
+        assert_eq!(text, "b\u{fffd}[2J of the a\u{fffd}[2J group");
     }
 }

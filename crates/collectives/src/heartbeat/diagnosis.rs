@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::group::{FlightEntry, FlightState};
 
-/// The known state of one rank.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RankState {
     /// Its report was looked for.
@@ -70,7 +69,6 @@ impl RankState {
     }
 }
 
-/// The stalled rank, if it can be determined.
 pub(super) fn stalled(ranks: &[RankState]) -> Option<usize> {
     let all_edges: Vec<Vec<usize>> = (0..ranks.len())
         .map(|rank| ranks[rank].edges(rank))

@@ -4,7 +4,8 @@
 //! counter, the step, and the newest entries of the group's flight recorder. A rank whose counter stops
 //! is stopped or its machine is lost. A rank whose counter advances, but which has not called the
 //! collective that the others wait in, is busy or stuck. [`HeartbeatMonitor::report`] diagnoses which
-//! after a deadline has passed.
+//! after a deadline has passed. Before that, warnings name a rank that stalls, and say once it continues
+//! ([`EndedStall`]).
 //!
 //! Clocks of different ranks are never compared: each rank measures with its own monotonic clock how
 //! long a peer's counter has not changed, and starts again after it was delayed itself.
@@ -14,6 +15,7 @@
 mod asked;
 mod beat;
 mod diagnosis;
+mod ended_stall;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod log;
@@ -30,6 +32,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::beat::hang_key;
+pub(crate) use self::beat::{LastBeat, last_beats};
+pub use self::ended_stall::{EndedStall, StallCause};
 pub use self::log::end_of_log;
 pub use self::machine::SilentMachine;
 pub use self::report::{Evidence, HangReport, RankActivity};
@@ -208,6 +212,12 @@ impl HeartbeatMonitor {
     /// and no timeout counts. `asked` is called on the heartbeat thread and must not block.
     pub fn set_stop_asked(&self, asked: impl Fn() -> bool + Send + Sync + 'static) {
         *lock(&self.heartbeat.stop_asked) = Some(Box::new(asked));
+    }
+
+    /// Calls `listener` for each stall that has ended by itself, after the warning of its end: of the ranks that had warned of the
+    /// stall, the first does so. `listener` is called on the heartbeat thread and must not block.
+    pub fn set_stall_listener(&self, listener: impl Fn(&EndedStall) + Send + Sync + 'static) {
+        *lock(&self.heartbeat.on_stall_ended) = Some(Box::new(listener));
     }
 
     /// Stops the heartbeat without a goodbye, as if the process were stopped; for tests and fault

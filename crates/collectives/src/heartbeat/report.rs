@@ -147,7 +147,6 @@ impl RankReport {
         }
     }
 
-    /// The last beat of a rank.
     fn from_beat(found: &BeatEntry) -> Self {
         let evidence = match found {
             BeatEntry::Beat(_) => Evidence::Beat,

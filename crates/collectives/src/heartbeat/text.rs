@@ -87,7 +87,7 @@ impl HangReport {
         ))
     }
 
-    fn stalled_activity(&self) -> Option<&RankActivity> {
+    pub(super) fn stalled_activity(&self) -> Option<&RankActivity> {
         self.ranks.iter().find(|it| Some(it.rank) == self.stalled)
     }
 
@@ -266,13 +266,8 @@ impl RankActivity {
         self.evidence == Evidence::Beat && (self.stopped || !self.alive)
     }
 
-    /// `pid 4711 on node07`
     fn process(&self) -> Option<String> {
-        let pid = self.pid?;
-        Some(match &self.host {
-            Some(host) => format!("pid {pid} on {host}"),
-            None => format!("pid {pid}"),
-        })
+        process_of(self.pid, self.host.as_deref())
     }
 
     /// How to see what a process does that runs.
@@ -309,10 +304,24 @@ impl RankActivity {
     }
 
     fn name(&self) -> String {
-        if self.member == self.rank {
-            return format!("rank {}", self.rank);
-        }
-        format!("rank {} (slot {})", self.rank, self.member)
+        name_of(self.rank, self.member)
+    }
+}
+
+/// `pid 4711 on node07`
+pub(super) fn process_of(pid: Option<u32>, host: Option<&str>) -> Option<String> {
+    let pid = pid?;
+    Some(match host {
+        Some(host) => format!("pid {pid} on {host}"),
+        None => format!("pid {pid}"),
+    })
+}
+
+/// `rank 3`, in an elastic run with its slot where that has another number.
+pub(super) fn name_of(rank: usize, member: usize) -> String {
+    match member == rank {
+        true => format!("rank {rank}"),
+        false => format!("rank {rank} (slot {member})"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod pauses;
 mod silence;
+mod stalls;
 mod waits;
 mod watched;
 
@@ -12,9 +13,11 @@ use everburn_record::plain;
 
 use self::pauses::Pause;
 pub(super) use self::pauses::did_not_run;
+use self::stalls::Stall;
 pub(super) use self::watched::{WATCH_ALL, watchers_of};
 use super::HeartbeatOptions;
 use super::beat::{Beat, BeatEntry, MAX_NOTE, beat_key, newest, read_all, read_many};
+use super::ended_stall::EndedStall;
 use crate::group::Core;
 use crate::runtime::{self, Condition};
 use crate::store::{SharedStore, StoreError, entry, random_u64};
@@ -99,8 +102,10 @@ impl State {
     }
 }
 
-/// Whether the program was asked to stop.
 pub(super) type StopAsked = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Who learns of a stall that has ended by itself.
+pub(super) type StallListener = Box<dyn Fn(&EndedStall) + Send + Sync>;
 
 /// The program's text for each beat.
 pub(super) type Note = Box<dyn Fn() -> String + Send + Sync>;
@@ -116,6 +121,9 @@ pub(super) struct Heartbeat {
     /// Text for each beat.
     pub(super) note: Mutex<Option<Note>>,
     pub(super) stop_asked: Mutex<Option<StopAsked>>,
+    pub(super) on_stall_ended: Mutex<Option<StallListener>>,
+    /// The stalls of which this rank has warned. Locked before `state`.
+    stalls: Mutex<Vec<Stall>>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condition,
 }
@@ -156,6 +164,8 @@ impl Heartbeat {
             host: runtime::host_name(),
             note: Mutex::new(None),
             stop_asked: Mutex::new(None),
+            on_stall_ended: Mutex::new(None),
+            stalls: Mutex::default(),
             state: Mutex::new(state),
             changed: Condition::default(),
         }
@@ -196,6 +206,7 @@ impl Heartbeat {
             let result = self.publish(false).and_then(|()| self.poll());
             if result.is_ok() {
                 lock(&self.state).answered = runtime::now();
+                self.end_stalls();
             }
             if let Err(error) = &result {
                 tracing::debug!(member = self.member, "no heartbeat: {error}");

@@ -44,7 +44,6 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) purpose: Purpose,
-    /// This rank.
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) scope: u64,
@@ -107,7 +106,6 @@ impl Listening {
         self.address
     }
 
-    /// Accepts the connections that are `expected`.
     pub(crate) fn start(self, key: Key, expected: Expected) -> io::Result<Acceptor> {
         let Self { listener, address } = self;
         let shared = Arc::new(Shared::default());
@@ -135,7 +133,6 @@ impl Acceptor {
         self.address
     }
 
-    /// Whether connection `index` of `rank` has been accepted.
     pub(crate) fn has(&self, rank: usize, index: usize) -> bool {
         lock(&self.shared.state)
             .arrived
@@ -155,7 +152,6 @@ impl Acceptor {
         lock(&self.shared.state).other_world
     }
 
-    /// Waits until `done` returns true or `until` has passed.
     pub(crate) fn wait(&self, until: Instant, done: impl Fn(&Self) -> bool) {
         loop {
             let seen = lock(&self.shared.state).changes;

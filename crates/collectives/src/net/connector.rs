@@ -22,7 +22,6 @@ pub(crate) struct Connector {
     dialled: HashMap<(usize, usize), TcpStream>,
 }
 
-/// An attempt to dial that failed.
 #[derive(Debug)]
 pub(crate) struct FailedDial {
     pub(crate) peer: usize,

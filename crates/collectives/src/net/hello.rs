@@ -14,7 +14,6 @@ const CLEAR_BYTES: usize = 40;
 const MAGIC: [u8; 8] = *b"EVERBURN";
 const VERSION: u32 = 2;
 
-/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The control plane of a job.
@@ -48,7 +47,6 @@ pub(super) struct Responder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
-    /// The ranks were started with different world sizes.
     WorldSizeDiffers,
     /// The same rank is connected already.
     Taken,

@@ -45,7 +45,6 @@ impl PendingQuota {
             .filter(|_| self.all.len() > self.limit)
     }
 
-    /// Removes a connection that is authenticated or closed.
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         let Some(address) = self.addresses.remove(&id) else {
             return;

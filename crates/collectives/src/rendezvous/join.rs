@@ -122,7 +122,6 @@ pub fn have_met(store: &dyn Store) -> Result<bool, StoreError> {
     Ok(decided.is_some())
 }
 
-/// A rank that joins.
 pub(crate) struct Joining<'a> {
     pub(crate) store: &'a dyn Store,
     pub(crate) rank: usize,
@@ -271,7 +270,6 @@ impl Joining<'_> {
         }
     }
 
-    /// What the store has of each rank.
     fn found(&self, key: &impl Fn(&str) -> String) -> Result<Vec<RankHolder>, StoreError> {
         let ranks = 0..self.world_size;
         let keys: Vec<String> = ranks.map(|rank| key(&rank.to_string())).collect();
@@ -283,7 +281,6 @@ impl Joining<'_> {
         found.collect()
     }
 
-    /// Waits for the verdict.
     fn wait(
         &self,
         key: &impl Fn(&str) -> String,
@@ -336,7 +333,6 @@ impl Joining<'_> {
     }
 }
 
-/// The process that has a rank, if one has.
 struct RankHolder(Option<Holder<StartedRank>>);
 
 impl RankHolder {

@@ -16,7 +16,6 @@ const REQUEST_HINT: &str = "give them with the init method (RendezvousRequest)";
 /// More ranks than a job has; what is larger is a mistake, and every rank keeps a list of all.
 pub(super) const MAX_WORLD_SIZE: usize = 1 << 16;
 
-/// Where the store is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StoreAddress {
     /// `host` and `port`; `hosted` says whether somebody else than rank 0 serves it.
@@ -161,7 +160,6 @@ struct Given {
     world_size: Option<usize>,
     address: Option<StoreAddress>,
     prefix: Option<String>,
-    /// The names that are missing.
     missing: Vec<String>,
     /// How to give them.
     hint: &'static str,

@@ -71,7 +71,6 @@ impl ProcessIdentity {
         Some(self.start == Some(start) && !proc::has_ended(self.id))
     }
 
-    /// A child of this process.
     #[cfg(test)]
     pub(crate) fn of_child(id: u32) -> Self {
         Self {

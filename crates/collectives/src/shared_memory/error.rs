@@ -42,11 +42,9 @@ pub(crate) enum SegmentError {
     Unreachable {
         /// The process that made the memory.
         pid: u32,
-        /// Its descriptor.
         descriptor: i32,
         /// What failed, as a participle.
         step: &'static str,
-        /// What that usually means.
         meaning: &'static str,
         /// What the operating system said.
         source: io::Error,
@@ -60,7 +58,6 @@ pub(crate) enum SegmentError {
     Foreign {
         /// The process number that was announced.
         pid: u32,
-        /// The descriptor that was announced.
         descriptor: i32,
         /// What is wrong with it.
         what: String,

@@ -171,7 +171,6 @@ impl Memory {
         std::thread::sleep(at_most.min(Duration::from_micros(50)));
     }
 
-    /// Wakes all who sleep on the word at `place`.
     pub(super) fn wake(&self, place: usize) {
         #[cfg(target_os = "linux")]
         {

@@ -22,7 +22,6 @@ pub(crate) type Nonce = [u8; 16];
 pub(crate) struct Address {
     /// The creator's process, as it sees itself.
     pub(crate) pid: u32,
-    /// Its descriptor.
     pub(crate) descriptor: i32,
 }
 

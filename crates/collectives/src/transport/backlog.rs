@@ -110,7 +110,6 @@ impl Backlog {
         }))
     }
 
-    /// Checks whether `peer` may send `bytes` more.
     fn check(&self, state: &State, peer: usize, bytes: u64) -> Result<(), String> {
         let Some(found) = state.peers.get(&peer) else {
             return Ok(());
@@ -251,7 +250,6 @@ impl Drop for Charge {
     }
 }
 
-/// Awaited peers.
 pub(crate) struct Awaited {
     backlog: Arc<Backlog>,
     peers: Vec<usize>,

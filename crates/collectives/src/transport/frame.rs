@@ -3,7 +3,6 @@
 use super::payload::Payload;
 use crate::group::{DType, SIGNATURE_BYTES, Signature};
 
-/// The size of an encoded header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 64;
 
 /// The first bytes of each header: a stream that has slipped is found at once.
@@ -185,7 +184,6 @@ impl WireHeader {
         bytes
     }
 
-    /// The header of `bytes`, or what is wrong with them.
     pub(crate) fn decode(
         bytes: &[u8; HEADER_BYTES],
         max_message_bytes: u64,

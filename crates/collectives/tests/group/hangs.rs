@@ -54,7 +54,6 @@ fn wait_for<T>(what: &str, found: impl Fn() -> Option<T>) -> T {
     }
 }
 
-/// Waits until a rank has published a beat with all of `parts`.
 fn wait_for_beat(store: &SharedStore, rank: usize, parts: &[&str]) {
     wait_for(&format!("{parts:?} of rank {rank}"), || {
         let beat = store.get(&format!("watch/{rank}")).unwrap();

@@ -198,7 +198,6 @@ fn encode(values: &[f32], bits: Bits) -> Vec<u8> {
     bytes
 }
 
-/// Adds what `bytes` stand for.
 fn add(bytes: &[u8], bits: Bits, values: &mut [f32]) {
     decode(bytes, bits, values, |value, decoded| *value += decoded);
 }

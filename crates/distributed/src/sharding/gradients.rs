@@ -202,7 +202,6 @@ mod tests {
         }
     }
 
-    /// The same shards, on a device.
     fn on_device(shards: GradientShards) -> GradientShards {
         let tensor = |shard: GradientShard| shard.tensor(1.0, &Device::flex());
         let moved = shards.shards.into_iter();

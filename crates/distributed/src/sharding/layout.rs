@@ -72,7 +72,6 @@ impl ShardedBucket {
         self.length + self.slots.len()
     }
 
-    /// The elements in the bucket.
     pub(crate) fn elements(&self) -> usize {
         self.shards.world_size * self.segment()
     }
@@ -82,12 +81,10 @@ impl ShardedBucket {
         self.shards.world_size * self.length
     }
 
-    /// The range of a slot's shard in a segment.
     pub(crate) fn shard(&self, slot: usize) -> Range<usize> {
         self.slots[slot].clone()
     }
 
-    /// The range of the shard of `rank` in the bucket.
     pub(crate) fn shard_of(&self, rank: usize, slot: usize) -> Range<usize> {
         let (start, shard) = (rank * self.segment(), self.shard(slot));
         start + shard.start..start + shard.end

@@ -38,7 +38,6 @@ fn local_shard<const D: usize>(full: Tensor<D>, layout: ShardLayout) -> Tensor<1
     }
 }
 
-/// A copy of `shard` on `device`.
 fn moved(shard: Tensor<1>, device: &Device) -> Result<Tensor<1>, DdpError> {
     let data = read(shard)?;
     let (dtype, shape) = (data.dtype(), data.shape().clone());
@@ -223,7 +222,6 @@ pub(crate) fn held_bytes<M: Module>(model: &M) -> u64 {
     count.bytes
 }
 
-/// The size of the shards in bytes.
 pub(crate) fn bytes_of(shards: &LocalShards) -> u64 {
     shards.iter().map(|shard| bytes(&shard.base())).sum()
 }

@@ -21,7 +21,6 @@ pub fn clip_coefficient(norm: f64, max: f64) -> f64 {
     (max / (norm + NORM_EPSILON)).min(1.0)
 }
 
-/// [`clip_coefficient`] of a norm that stays on its device.
 pub(super) fn clip_coefficient_on_device(norm: Tensor<1>, max: f64) -> Tensor<1> {
     ((norm + NORM_EPSILON).recip() * max).clamp_max(1.0)
 }
@@ -73,7 +72,6 @@ impl GradientNorm {
         Self(NormValue::Host(norm))
     }
 
-    /// A number on a device, of step `step`.
     pub(super) fn on_device(norm: Tensor<1>, step: u64) -> Self {
         let norm = Box::new(norm);
         Self(NormValue::Device { norm, step })

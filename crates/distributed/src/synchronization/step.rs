@@ -61,7 +61,6 @@ pub(super) enum Contents {
     Scatter(ScatterBuckets),
 }
 
-/// The sink of one backward pass.
 #[derive(Debug)]
 pub(super) struct BackwardPass {
     /// Weak, because graphs that never run backward keep their sinks.
@@ -76,7 +75,6 @@ pub(super) struct BackwardPass {
 }
 
 impl BackwardPass {
-    /// The sink of a pass over `samples` samples.
     pub(super) fn new(step: &Arc<Mutex<Step>>, samples: usize, last: bool) -> Self {
         let mut locked = lock(step);
         let (number, factor) = locked.announce(samples);

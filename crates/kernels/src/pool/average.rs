@@ -162,14 +162,9 @@ pub fn avg_pool2d(
     input: &[f32],
     output: &mut [f32],
 ) -> Result<(), KernelError> {
-    check(shape)?;
+    let planes = planes(shape, divisor)?;
     check_length(AVERAGE, "input", shape.input_len()?, input.len())?;
     check_length(AVERAGE, "output", shape.output_len()?, output.len())?;
-    let planes = Planes {
-        input: shape.input,
-        output: shape.output()?,
-        window: |at| Window::of(shape, divisor, at),
-    };
     planes.average(input, output);
     Ok(())
 }
@@ -184,23 +179,26 @@ pub fn avg_pool2d_backward(
     gradient: &[f32],
     input_grad: &mut [f32],
 ) -> Result<(), KernelError> {
-    check(shape)?;
+    let planes = planes(shape, divisor)?;
     check_length(AVERAGE, "gradient", shape.output_len()?, gradient.len())?;
     check_length(AVERAGE, "input_grad", shape.input_len()?, input_grad.len())?;
-    let planes = Planes {
-        input: shape.input,
-        output: shape.output()?,
-        window: |at| Window::of(shape, divisor, at),
-    };
     planes.spread(gradient, input_grad);
     Ok(())
 }
 
-fn check(shape: &Pool2dShape) -> Result<(), KernelError> {
-    if shape.dilation == [1, 1] {
-        return Ok(());
+/// Those of a pooling, which must not be dilated.
+fn planes(
+    shape: &Pool2dShape,
+    divisor: Divisor,
+) -> Result<Planes<impl Fn([usize; 2]) -> Window + Sync>, KernelError> {
+    if shape.dilation != [1, 1] {
+        return Err(KernelError::Dilated { operation: AVERAGE });
     }
-    Err(KernelError::Dilated { operation: AVERAGE })
+    Ok(Planes {
+        input: shape.input,
+        output: shape.output()?,
+        window: move |at| Window::of(shape, divisor, at),
+    })
 }
 
 const ADAPTIVE: &str = "adaptive_avg_pool2d";
@@ -257,18 +255,9 @@ pub fn adaptive_avg_pool2d_backward(
     gradient: &[f32],
     input_grad: &mut [f32],
 ) -> Result<(), KernelError> {
-    check_length(
-        ADAPTIVE,
-        "gradient",
-        shape.len(shape.output)?,
-        gradient.len(),
-    )?;
-    check_length(
-        ADAPTIVE,
-        "input_grad",
-        shape.len(shape.input)?,
-        input_grad.len(),
-    )?;
+    let (input, output) = (shape.len(shape.input)?, shape.len(shape.output)?);
+    check_length(ADAPTIVE, "gradient", output, gradient.len())?;
+    check_length(ADAPTIVE, "input_grad", input, input_grad.len())?;
     shape.planes().spread(gradient, input_grad);
     Ok(())
 }

@@ -45,6 +45,20 @@ impl RankEnvironment {
         sent && self.launcher_pid.is_some()
     }
 
+    /// Reports that this rank could not join the others, or was refused by them. Returns whether our launcher writes `message` to
+    /// this rank's log, and shows it once for all ranks that end alike: then it need not be printed. The launcher of an elastic
+    /// job, which may start the rank again, does neither.
+    #[must_use]
+    pub fn report_not_joined(&self, message: &str) -> bool {
+        let is_shown = self.launcher_pid.is_some() && self.elastic.is_none();
+        let kind = match is_shown {
+            true => ReportKind::NotJoined,
+            false => ReportKind::Own,
+        };
+        let sent = self.send(&RankReport::new(self.rank, kind, message));
+        sent && is_shown
+    }
+
     /// Says at which step this rank fails, for the report of a failure that names none. The first call counts, and step 0 is
     /// none.
     pub fn failed_at(&self, step: u64) {

@@ -49,6 +49,23 @@ fn a_device_that_has_failed_is_named_once_and_its_error_is_not_shown_again() {
 }
 
 #[test]
+fn an_error_to_which_the_launcher_has_added_who_was_refused_is_not_shown_again_from_the_log() {
+    let error = "only 1 of 2 ranks joined within 5 s; missing: rank 1; check that it was started";
+    let (what, advice) = error.split_at(error.find("; check").unwrap());
+    let said = format!("{what}{REFUSED}10.0.0.2 (3 times): why{advice}");
+    let log = format!("error: {error}");
+    let tail = ["waiting for rank 1", log.as_str()];
+    let mut failure = because_of_rank_1(1, 2, Some(&tail));
+    failure.cause.report = Some(RankReport::new(2, ReportKind::NotJoined, said));
+    let text = failure.to_string();
+    assert_eq!(text.matches("only 1 of 2 ranks").count(), 1, "{text}");
+    text.assert_contains([
+        "has refused 10.0.0.2 (3 times): why; check that",
+        "| waiting for rank 1\n",
+    ]);
+}
+
+#[test]
 fn a_rank_that_was_stopped_comes_before_the_victim_that_another_has_lost() {
     let of = |code, stopped: &[usize]| {
         let failure = JobFailure {

@@ -125,7 +125,6 @@ pub(super) fn tc(arguments: &str) -> Result<(), NetworkError> {
     output("tc", arguments).map(drop)
 }
 
-/// How many bytes `device` of a namespace has sent.
 pub(super) fn sent_bytes(namespace: &Netns, device: &str) -> Result<u64, NetworkError> {
     let name = namespace.name();
     let text = output("ip", &format!("-n {name} -s -json link show dev {device}"))?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use everburn_collectives::heartbeat::hang_is_reported;
 use everburn_collectives::rendezvous::have_met;
 
-use super::stopped::{Process, all_are_stopped, some_are_stopped};
+use super::stopped::{LongStopped, Process, all_are_stopped, some_are_stopped};
 use super::{LOOK, Plan, Supervisor};
 use crate::config::LaunchConfig;
 use crate::event::LaunchEvent;
@@ -22,7 +22,8 @@ impl Supervisor<'_> {
         if processes.iter().flatten().any(|process| process.is_stopped) {
             self.stop_with_others();
         }
-        self.say_which_are_stopped(&found, &processes);
+        self.say_which_continue(now, &processes);
+        self.say_which_are_stopped(&found, &processes, now);
         let Some(long) = long.filter(|_| matches!(self.plan, Plan::Train)) else {
             return;
         };
@@ -31,6 +32,9 @@ impl Supervisor<'_> {
             tracing::warn!("{text}");
             let ranks = self.left();
             (self.tell)(&LaunchEvent::RanksStopped { ranks, text });
+            let since = now.checked_sub(long).unwrap_or(now);
+            self.said_stopped
+                .note(0..processes.len(), &processes, since);
         }
         let Some(limit) = ends_where_all_are_stopped(self.config) else {
             return;
@@ -50,9 +54,14 @@ impl Supervisor<'_> {
         self.kill_all();
     }
 
-    /// Says which ranks of this machine were found stopped where no other rank does: it has no heartbeats yet, or none at
+    /// Says which ranks of this machine were found stopped by `now` where no other rank does: it has no heartbeats yet, or none at
     /// all. A job that is elastic continues without them.
-    fn say_which_are_stopped(&mut self, found: &[usize], processes: &[Option<Process>]) {
+    fn say_which_are_stopped(
+        &mut self,
+        found: &[usize],
+        processes: &[Option<Process>],
+        now: Instant,
+    ) {
         let trains = matches!(self.plan, Plan::Train) && self.config.elastic.is_none();
         if found.is_empty() || !trains || self.config.heartbeat_timeout.is_some() && self.have_met()
         {
@@ -67,6 +76,9 @@ impl Supervisor<'_> {
         let text = some_are_stopped(&ranks, &ids);
         tracing::warn!("{text}");
         (self.tell)(&LaunchEvent::RanksStopped { ranks, text });
+        let since = now.checked_sub(LongStopped::LONG).unwrap_or(now);
+        self.said_stopped
+            .note(found.iter().copied(), processes, since);
     }
 
     /// Whether all ranks of the job have joined, as far as the store says so.

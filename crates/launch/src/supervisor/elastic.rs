@@ -9,13 +9,14 @@ use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
 
 pub(super) use self::state::Elastic;
-use self::state::{EXIT_USAGE, Next};
+use self::state::{EXIT_USAGE, FailuresInARow, Next};
 use super::machine_processes::StoreEvent;
 use super::stopped::Process;
 use super::{Plan, Supervisor};
-use crate::error::LaunchError;
+use crate::error::{LaunchError, which_limit};
 use crate::event::LaunchEvent;
 use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
+use crate::failure::{RankReport, ReportKind};
 use crate::outcome::{EndedRank, Expulsion, loss};
 use crate::rank_log::continue_log;
 
@@ -28,6 +29,30 @@ fn machine_lost(machine: usize, lost: &[usize], left: &[usize]) -> String {
         ranks(lost),
         ranks(left)
     )
+}
+
+/// What is said of a process that could not be started again.
+fn not_started(error: &LaunchError) -> String {
+    let why = match error {
+        LaunchError::Spawn { source, .. } => format!("{source}{}", which_limit(source)),
+        error => error.to_string(),
+    };
+    format!("it could not be started: {why}")
+}
+
+/// Why a rank is not started again.
+fn why_away(ended: &EndedRank, failures: &FailuresInARow) -> String {
+    let why = match ended.exit {
+        RankExit::Code(EXIT_USAGE) => "it would refuse its arguments again",
+        RankExit::Code(EXIT_FAILS_AGAIN) => "the same would happen again",
+        RankExit::Code(EXIT_UNAVAILABLE) => "it has waited as long as it may",
+        _ => {
+            let loops = failures.crash_loop();
+            let loops = loops.map_or_else(String::new, |loops| format!(", and has {loops}"));
+            return format!("it has no restarts left{loops}");
+        }
+    };
+    why.to_owned()
 }
 
 impl Supervisor<'_> {
@@ -81,12 +106,7 @@ impl Supervisor<'_> {
                 });
             }
             Err(ended) => {
-                let why = match ended.exit {
-                    RankExit::Code(EXIT_USAGE) => "it would refuse its arguments again",
-                    RankExit::Code(EXIT_FAILS_AGAIN) => "the same would happen again",
-                    RankExit::Code(EXIT_UNAVAILABLE) => "it has waited as long as it may",
-                    _ => "it has no restarts left",
-                };
+                let why = why_away(&ended, &elastic.slots[local_rank].failures);
                 let loss = loss(&ended, incarnation, expelled);
                 if ended.exit == RankExit::Code(EXIT_USAGE) && self.config.nodes > 1 {
                     let machine = self.config.node_rank;
@@ -196,19 +216,22 @@ impl Supervisor<'_> {
         let is_first = first.is_some();
         let log = match first {
             Some(log) => Ok(log),
-            None => continue_log(self.config, rank, incarnation)
-                .map_err(|source| LaunchError::Spawn { rank, source }),
+            None => continue_log(self.config, rank, incarnation).map_err(|source| {
+                let path = self.config.log_path(rank);
+                LaunchError::LogDir { path, source }
+            }),
         };
         let started = log.and_then(|log| self.start_rank(local_rank, Some(incarnation), log));
         match started {
             Err(error) if !is_first => {
-                tracing::warn!("{error}; rank {rank} is not started again");
-                if let Some(elastic) = &mut self.elastic {
-                    elastic.store_client.note_end(local_rank, incarnation);
-                    elastic.slots[local_rank].away = true;
-                    elastic.story.away.extend(elastic.last_end(local_rank));
-                }
-                self.give_up_if_hopeless();
+                // What the system refuses for a moment (a full disk, too many processes) it may give to the next restart.
+                let report = RankReport::new(rank, ReportKind::Own, not_started(&error));
+                let ended = EndedRank {
+                    unix_time_ms: report.unix_time_ms,
+                    report: Some(report),
+                    ..EndedRank::new(rank, RankExit::Code(1))
+                };
+                self.settle(local_rank, ended);
                 Ok(())
             }
             outcome => outcome,

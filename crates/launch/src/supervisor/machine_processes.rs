@@ -98,7 +98,6 @@ pub struct MachineProcesses {
     processes: BTreeMap<usize, Process>,
     /// The job has finished or was given up.
     end_is_known: bool,
-    /// The job is to stop.
     stop_is_known: bool,
     /// The refusal that was reported last.
     refused: Option<String>,

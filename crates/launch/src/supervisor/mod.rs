@@ -1,6 +1,7 @@
 //! Stays with the ranks from the first one's start to the last one's end.
 
 mod all_stopped;
+mod continued;
 mod elastic;
 mod interrupt;
 pub(crate) mod machine_processes;
@@ -22,6 +23,7 @@ use everburn_collectives::store::TcpStoreServer;
 use everburn_record::proc;
 use rustix::process::Signal;
 
+use self::continued::SaidStopped;
 use self::elastic::Elastic;
 use self::machine_processes::StoreEvent;
 use self::own_pause::OwnPause;
@@ -85,6 +87,7 @@ pub(crate) struct Supervisor<'a> {
     starter: Option<Starter<'a>>,
     elastic: Option<Elastic>,
     long_stopped: LongStopped,
+    said_stopped: SaidStopped,
     /// The ranks of a job that is not elastic that were stopped when the first one failed.
     stopped_ranks: Vec<usize>,
     own_pause: OwnPause,
@@ -120,6 +123,7 @@ impl<'a> Supervisor<'a> {
             starter: None,
             elastic: None,
             long_stopped: LongStopped::new(config.ranks),
+            said_stopped: SaidStopped::default(),
             stopped_ranks: Vec::new(),
             own_pause: OwnPause::new(config.heartbeat_timeout),
             gave_up: None,
@@ -182,11 +186,19 @@ impl<'a> Supervisor<'a> {
         let Some(starter) = &self.starter else {
             return Ok(());
         };
-        let rank = RunningRank::start(starter.job, local_rank, incarnation, log, &starter.alive)?;
+        let mut rank =
+            RunningRank::start(starter.job, local_rank, incarnation, log, &starter.alive)?;
         let events = starter.events.clone();
         let watched = rank.watch(move || drop(events.send(Event::Ended(local_rank))));
+        if let Err(source) = watched {
+            // Nobody would learn of its end.
+            rank.signal(Signal::KILL);
+            rank.reap(self.config)
+                .map_err(|source| system("reap a rank", source))?;
+            return Err(system("wait for ranks", source));
+        }
         self.running[local_rank] = Some(rank);
-        watched.map_err(|source| system("wait for ranks", source))
+        Ok(())
     }
 
     /// Returns once no rank runs, none is to be started, and no other machine needs the store. None can be
@@ -245,7 +257,6 @@ impl<'a> Supervisor<'a> {
         self.elastic.as_ref().is_some_and(Elastic::will_start)
     }
 
-    /// When the plan changes.
     fn plan_ends(&self) -> Option<Instant> {
         match self.plan {
             Plan::Train => None,

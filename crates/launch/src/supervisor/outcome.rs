@@ -13,7 +13,7 @@ use crate::cause::{Blame, blame, root_cause};
 use crate::error::LaunchError;
 use crate::exit::{EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
 use crate::failure::{RankReport, ReportKind};
-use crate::job_failure::JobFailure;
+use crate::job_failure::{JobFailure, REFUSED};
 use crate::lost_machine::LostMachine;
 use crate::outcome::{EndedRank, Outcome};
 use crate::output::last_lines;
@@ -187,7 +187,7 @@ fn with_refusal(message: &str, refused: &str) -> String {
         Some(message.split_at(at))
     });
     match said {
-        Some((what, advice)) => format!("{what}; the store has refused {refused}{advice}"),
+        Some((what, advice)) => format!("{what}{REFUSED}{refused}{advice}"),
         None => message.to_owned(),
     }
 }

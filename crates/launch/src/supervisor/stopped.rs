@@ -106,7 +106,7 @@ impl LongStopped {
     const INTERVAL: Duration = Duration::from_secs(1);
 
     /// After this long it is said.
-    const LONG: Duration = Duration::from_secs(10);
+    pub(super) const LONG: Duration = Duration::from_secs(10);
 
     pub(super) fn new(ranks: usize) -> Self {
         Self {
@@ -194,7 +194,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// The processes of ranks, as they are now.
     pub(super) fn all(running: &[Option<RunningRank>]) -> Vec<Option<Self>> {
         let look = |rank: &RunningRank| Self {
             id: rank.process_id(),

@@ -27,7 +27,6 @@ const FLUSH: Duration = Duration::from_secs(2);
 /// The same for etcd, which may have to elect a leader.
 const FLUSH_TO_ETCD: Duration = Duration::from_secs(30);
 
-/// What the thread is to do at the store.
 type StoreRequest = Box<dyn FnOnce(&mut StoreClientThread) -> Result<(), StoreError> + Send>;
 
 /// This machine among those of the job.
@@ -147,7 +146,6 @@ impl StoreClient {
     }
 }
 
-/// The state of the thread.
 struct StoreClientThread {
     processes: MachineProcesses,
     lease: Lease,

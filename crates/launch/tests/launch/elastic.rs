@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use everburn_collectives::elastic::MembershipCoordinator;
 use everburn_collectives::store::StoreAccess;
-use everburn_launch::{ElasticLaunch, LaunchConfig, Launcher, Outcome, RankReport};
+use everburn_launch::{ElasticLaunch, LaunchConfig, Launcher, Outcome, RankExit, RankReport};
 use everburn_tests::AssertContains;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -94,7 +94,7 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
     let config = LaunchConfig {
         elastic: Some(ElasticLaunch {
             max_restarts: 2,
-            backoff: Duration::from_millis(1),
+            backoff: Duration::ZERO,
             ..ElasticLaunch::new(2, 2)
         }),
         ..rank_job(folder.path(), 2, "rank 1 fails anew each time")
@@ -111,14 +111,38 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
     );
     message.assert_contains([
         "rank 1 ended with exit code 5: trouble of process 1; restart 1 of 2 now",
-        "rank 1 (process 2) ended with exit code 5: trouble of process 2; restart 2 of 2 in 0.0 s",
-        "at most 1 rank can be there, and the job needs 2: rank 1 is not started again",
+        "rank 1 (process 2) ended with exit code 5: trouble of process 2; restart 2 of 2 now",
+        "at most 1 rank can be there, and the job needs 2: rank 1 is not started again; rank 1 has failed 3 times in a row \
+         within ",
+        " after its start",
     ]);
     assert_eq!(
         RankReport::read(&aside).unwrap().message,
         "trouble of process 2"
     );
     assert_eq!(Outcome::Failed(failure).exit_code(), 5);
+}
+
+#[test]
+fn a_rank_that_cannot_be_started_again_is_tried_as_often_as_it_may_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "if [ $RANK = 1 ]; then rm $LOG; mkdir $LOG; exit 3; fi; exec sleep 1000";
+    let mut config = LaunchConfig {
+        elastic: Some(ElasticLaunch {
+            max_restarts: 2,
+            backoff: Duration::ZERO,
+            ..ElasticLaunch::new(2, 2)
+        }),
+        ..job(folder.path(), 2, script)
+    };
+    // The next process of rank 1 has no log.
+    let log = config.log_path(1);
+    config.env.push(("LOG".into(), log.into()));
+    let failure = failure_of(config);
+    let codes = failure.restarts.iter().map(|restart| restart.ended.exit);
+    assert!(codes.eq([3, 1].map(RankExit::Code)), "{failure}");
+    let refused = "rank 1 (process 2) ended with exit code 1: it could not be started: the log folder cannot be used: ";
+    failure.to_string().assert_contains([refused]);
 }
 
 #[test]

@@ -45,8 +45,15 @@ fn a_rank_of_another_machine_that_is_late_is_named_on_every_machine() {
         let outcome = outcome(folder(machine));
         assert_eq!(codes[machine], Some(1), "{outcome}");
         let missing = "only 3 of 4 ranks joined within ";
-        assert!(outcome.contains(missing), "{outcome}");
+        assert_eq!(outcome.matches(missing).count(), 1, "{outcome}");
         outcome.assert_contains(["missing: rank 3 of machine 1;"]);
+        // No rank prints what the launcher says, and a log has it all the same.
+        let printed = fs::read_to_string(folder(machine).join("stderr")).unwrap();
+        assert!(!printed.contains(missing), "{printed}");
+        let ranks = 2 * machine..2 * machine + 2;
+        let logs = ranks.map(|rank| folder(machine).join(format!("logs/rank-{rank}.log")));
+        let logs: String = logs.map(|log| fs::read_to_string(log).unwrap()).collect();
+        logs.assert_contains([format!("error: {missing}")]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use everburn_record::{Event, EventKind, LiveRank, ProcessMetrics, RankLine, RankStep};
+use everburn_record::{Event, EventKind, LiveRank, ProcessMetrics, RankLine, RankLoad, RankStep};
 
 use super::RunState;
 use super::bounds;
@@ -194,6 +194,20 @@ impl Ranks {
         let stopped = self.live.values().filter(|live| live.stopped);
         let stopped = stopped.filter(move |live| takes_part(&live.rank));
         stopped.filter_map(|live| Some((live.rank, live.pid?)))
+    }
+
+    /// What the newest lines have of each rank that takes part.
+    pub(super) fn loads(&self) -> Vec<RankLoad> {
+        let takes_part = |(rank, recent): &(&usize, &VecDeque<RankStep>)| {
+            !recent.is_empty() && !self.lost.contains_key(*rank)
+        };
+        let of_rank = |(rank, recent): (&usize, &VecDeque<RankStep>)| RankLoad {
+            rank: *rank,
+            steps: recent.len() as u64,
+            seconds: recent.iter().map(|step| step.seconds).sum(),
+            waited: recent.iter().map(|step| step.waited).sum(),
+        };
+        self.recent.iter().filter(takes_part).map(of_rank).collect()
     }
 
     /// About how many bytes it holds.

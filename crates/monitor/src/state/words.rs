@@ -1,6 +1,6 @@
 //! What a run is doing, in words.
 
-use everburn_record::{Event, EventKind, Live, Phase, Waits, located, ranks, units};
+use everburn_record::{Event, EventKind, Live, Phase, Waits, awaited_rank, located, ranks, units};
 
 use super::{RankState, RankStatus, RunState};
 
@@ -44,7 +44,7 @@ impl RunState {
     }
 
     /// What a dashboard of metrics does not show: how a run has ended that is only monitored, for whom ranks wait, which are
-    /// stopped and how they continue, or which are in trouble.
+    /// stopped and how they continue, which are in trouble, or which is slow.
     pub(crate) fn news(&self, monitors: bool) -> Option<String> {
         if monitors && !self.goes_on() {
             return Some(format!("the run: {}", self.doing()));
@@ -56,6 +56,24 @@ impl RunState {
             .or_else(|| self.unwritable())
             .or_else(stopped)
             .or_else(|| self.trouble())
+            .or_else(|| self.slow_rank())
+    }
+
+    /// Which rank the others wait for in their newest steps, where one is slow and the run makes steps.
+    fn slow_rank(&self) -> Option<String> {
+        if !self.goes_on() || self.silence().or(self.stall()).is_some() {
+            return None;
+        }
+        let loads = self.ranks.loads();
+        let (rank, part) = awaited_rank(&loads)?;
+        let others = match loads.len() {
+            2 => "the other waits",
+            _ => "the others wait",
+        };
+        let part = units::percent(part, 0);
+        Some(format!(
+            "rank {rank} is slow: {others} {part} of the time for it"
+        ))
     }
 
     /// That nothing is known of the run because its folder cannot be written.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::api::{Event, NcclApi, Stream};
 use crate::error::LibraryError;
 
-/// An event that is destroyed with its owner.
 pub(crate) struct OwnedEvent {
     api: Arc<dyn NcclApi>,
     event: Option<Event>,
@@ -35,7 +34,6 @@ impl Drop for OwnedEvent {
     }
 }
 
-/// A stream that is destroyed with its owner.
 pub(crate) struct OwnedStream {
     api: Arc<dyn NcclApi>,
     stream: Option<Stream>,

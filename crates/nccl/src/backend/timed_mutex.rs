@@ -30,7 +30,6 @@ impl<T> TimedMutex<T> {
     }
 }
 
-/// The guard of a [`TimedMutex`].
 pub(crate) struct TimedMutexGuard<'a, T> {
     mutex: &'a TimedMutex<T>,
     value: Option<T>,
@@ -64,7 +63,6 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// The backoff of a wait that begins now.
     pub(crate) fn new() -> Self {
         Self {
             since: Instant::now(),

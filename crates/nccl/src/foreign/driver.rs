@@ -182,7 +182,6 @@ impl Driver {
         Ok(format!("{uuid}-{address}"))
     }
 
-    /// The error of a call that has not succeeded.
     pub(super) fn check(&self, call: &'static str, result: c_int) -> Result<(), LibraryError> {
         if result == SUCCESS {
             return Ok(());

@@ -60,17 +60,47 @@ steps_of_one_input! {
         => |gradient| B::dropout_gradient(gradient, factors, probability);
 }
 
-/// Gives each parent that has a gradient its own.
-fn register<B: Backend>(
-    parents: [Option<NodeId>; 3],
-    gradients: [FloatTensor<B>; 3],
-    grads: &mut Gradients,
-) {
-    for (parent, gradient) in parents.into_iter().zip(gradients) {
-        if let Some(node) = parent {
-            grads.register::<B>(node, gradient);
+/// Backward steps of operations with three differentiable inputs: a type, what it keeps of the forward pass, in brackets
+/// the nodes whose values it looks up, and the inputs' gradients.
+macro_rules! steps_of_three_inputs {
+    ($(
+        $name:ident($saved:pat in $State:ty) [$($node:ident),+] => |$gradient:ident| $result:expr;
+    )*) => {$(
+        #[derive(Debug)]
+        pub(super) struct $name;
+
+        impl<B: LayerOps> Backward<B, 3> for $name {
+            type State = $State;
+
+            fn backward(
+                self,
+                ops: Ops<Self::State, 3>,
+                grads: &mut Gradients,
+                checkpointer: &mut Checkpointer,
+            ) {
+                let $gradient = grads.consume::<B>(&ops.node);
+                let $saved = ops.state;
+                $(let $node = checkpointer.retrieve_node_output::<FloatTensor<B>>($node);)+
+                let (first, second, third) = $result;
+                for (parent, gradient) in ops.parents.into_iter().zip([first, second, third]) {
+                    if let Some(node) = parent {
+                        grads.register::<B>(node.id, gradient);
+                    }
+                }
+            }
         }
-    }
+    )*};
+}
+
+steps_of_three_inputs! {
+    CausalAttention(
+        ([queries, keys, values], output, saved, scale) in ([NodeId; 3], FloatTensor<B>, FloatTensor<B>, f64)
+    ) [queries, keys, values]
+        => |gradient| B::causal_attention_gradients(queries, keys, values, output, saved, gradient, scale);
+    BatchNorm(([input, gamma], [mean, variance], epsilon) in ([NodeId; 2], [FloatTensor<B>; 2], f64)) [input, gamma]
+        => |gradient| B::batch_norm_gradients(input, gamma, mean, variance, epsilon, gradient);
+    LayerNorm(([input, gamma], [mean, inverse]) in ([NodeId; 2], [FloatTensor<B>; 2])) [input, gamma]
+        => |gradient| B::layer_norm_gradients(input, gamma, mean, inverse, gradient);
 }
 
 /// With the bias as a third parent, or without.
@@ -182,106 +212,5 @@ impl<B: LayerOps> Backward<B, 2> for AddBias {
         if let Some(node) = rows {
             grads.register::<B>(node.id, gradient);
         }
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct CausalAttention;
-
-/// What the backward pass of an attention needs of the forward pass.
-#[derive(Debug, Clone)]
-pub(super) struct Attended<B: Backend> {
-    /// Queries, keys and values.
-    pub(super) given: [NodeId; 3],
-    pub(super) output: FloatTensor<B>,
-    pub(super) saved: FloatTensor<B>,
-    pub(super) scale: f64,
-}
-
-impl<B: LayerOps> Backward<B, 3> for CausalAttention {
-    type State = Attended<B>;
-
-    fn backward(
-        self,
-        ops: Ops<Attended<B>, 3>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        let gradient = grads.consume::<B>(&ops.node);
-        let Attended {
-            given,
-            output,
-            saved,
-            scale,
-        } = ops.state;
-        let [queries, keys, values] =
-            given.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
-        let (of_queries, of_keys, of_values) =
-            B::causal_attention_gradients(queries, keys, values, output, saved, gradient, scale);
-        let parents = ops.parents.map(|parent| parent.map(|node| node.id));
-        register::<B>(parents, [of_queries, of_keys, of_values], grads);
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct BatchNorm;
-
-/// What the backward pass of a batch norm needs of the forward pass.
-#[derive(Debug, Clone)]
-pub(super) struct BatchNormState<B: Backend> {
-    pub(super) input: NodeId,
-    pub(super) gamma: NodeId,
-    pub(super) mean: FloatTensor<B>,
-    pub(super) variance: FloatTensor<B>,
-    pub(super) epsilon: f64,
-}
-
-impl<B: LayerOps> Backward<B, 3> for BatchNorm {
-    type State = BatchNormState<B>;
-
-    fn backward(
-        self,
-        ops: Ops<BatchNormState<B>, 3>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        let gradient = grads.consume::<B>(&ops.node);
-        let BatchNormState {
-            input,
-            gamma,
-            mean,
-            variance,
-            epsilon,
-        } = ops.state;
-        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
-        let gamma = checkpointer.retrieve_node_output::<FloatTensor<B>>(gamma);
-        let (of_input, of_gamma, of_beta) =
-            B::batch_norm_gradients(input, gamma, mean, variance, epsilon, gradient);
-        let parents = ops.parents.map(|parent| parent.map(|node| node.id));
-        register::<B>(parents, [of_input, of_gamma, of_beta], grads);
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct LayerNorm;
-
-impl<B: LayerOps> Backward<B, 3> for LayerNorm {
-    /// Input and gamma; the means and inverse deviations of the rows.
-    type State = ([NodeId; 2], [FloatTensor<B>; 2]);
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 3>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        let gradient = grads.consume::<B>(&ops.node);
-        let (nodes, [mean, inverse]) = ops.state;
-        let [input, gamma] =
-            nodes.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
-        let (of_input, of_gamma, of_beta) =
-            B::layer_norm_gradients(input, gamma, mean, inverse, gradient);
-        let parents = ops.parents.map(|parent| parent.map(|node| node.id));
-        register::<B>(parents, [of_input, of_gamma, of_beta], grads);
     }
 }

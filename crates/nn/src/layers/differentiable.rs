@@ -9,9 +9,8 @@ use burn::tensor::IntDType;
 use burn::tensor::ops::ConvOptions;
 
 use super::backward::{
-    AdaptiveAvgPool, AddBias, Attended, AvgPool, BatchNorm, BatchNormState, CausalAttention,
-    CausalSoftmax, Convolution, Convolved, CrossEntropy, Dropout, Gelu, LayerNorm, MaxPool,
-    Product, Relu, Rope,
+    AdaptiveAvgPool, AddBias, AvgPool, BatchNorm, CausalAttention, CausalSoftmax, Convolution,
+    Convolved, CrossEntropy, Dropout, Gelu, LayerNorm, MaxPool, Product, Relu, Rope,
 };
 use super::formulas::rotated;
 use super::operations::LayerOps;
@@ -134,13 +133,9 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         let forward = |[queries, keys, values]: [FloatTensor<B>; 3]| {
             B::causal_attention(queries, keys, values, scale)
         };
-        let state =
-            |given: [NodeId; 3], output: &FloatTensor<B>, saved: &FloatTensor<B>| Attended {
-                given,
-                output: output.clone(),
-                saved: saved.clone(),
-                scale,
-            };
+        let state = |nodes: [NodeId; 3], output: &FloatTensor<B>, saved: &FloatTensor<B>| {
+            (nodes, output.clone(), saved.clone(), scale)
+        };
         let inputs = [queries, keys, values];
         let (output, saved) =
             looking_back::<B, C, _, _, 3, 3>(CausalAttention, inputs, forward, state);
@@ -223,15 +218,8 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
                 <B as LayerOps>::batch_norm_train(input, gamma, beta, epsilon);
             (output, [mean, variance])
         };
-        let state = |[input, gamma]: [NodeId; 2], _: &_, statistics: &[FloatTensor<B>; 2]| {
-            let [mean, variance] = statistics.clone();
-            BatchNormState {
-                input,
-                gamma,
-                mean,
-                variance,
-                epsilon,
-            }
+        let state = |nodes: [NodeId; 2], _: &_, statistics: &[FloatTensor<B>; 2]| {
+            (nodes, statistics.clone(), epsilon)
         };
         let (output, statistics) =
             looking_back::<B, C, _, _, 3, 2>(BatchNorm, [input, gamma, beta], forward, state);

@@ -137,7 +137,6 @@ fn no_archive<R: Read + Seek>(source: &mut R, length: u64) -> WeightsError {
     })
 }
 
-/// All entries of the directory.
 pub(super) fn entries(directory: &[u8], found: &Directory) -> Result<Vec<Entry>, WeightsError> {
     let mut rest = Bytes(directory);
     let mut entries = Vec::with_capacity(found.entries as usize);

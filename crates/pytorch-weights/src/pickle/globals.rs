@@ -29,7 +29,6 @@ pub(crate) enum Global {
     Other,
 }
 
-/// What a storage holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StorageClass {
     Of(DType),

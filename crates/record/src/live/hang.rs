@@ -7,7 +7,6 @@ use rustix::fs::StatVfsMountFlags;
 use super::{Live, LiveRank, Phase, Waits};
 use crate::{plain, proc, ranks, units, unix_time_ms};
 
-/// [`Live::SILENT_MS`] in seconds.
 const SILENT_SECONDS: f64 = Live::SILENT_MS as f64 / 1e3;
 
 impl Live {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use everburn_record::{RankLine, RankStep, file};
+use everburn_record::{RankLine, RankLoad, RankStep, awaited_rank, file, slow_ranks};
 
 use super::grid::Quantity;
 use super::{Note, json_lines};
@@ -13,13 +13,6 @@ pub(super) const MOST_COLUMNS: usize = 240;
 
 /// How many ranks have times of their own.
 const MOST_RANKS: usize = 4096;
-
-/// Of how few steps no rank is called slow: the first ones warm up, and a core may be taken for a moment.
-const FEWEST_STEPS: u64 = 8;
-
-/// From which part of their steps on the waiting of ranks for a slow one is worth a word: on a busy machine, equal ranks wait
-/// up to 22 %.
-const CONSIDERABLE: f64 = 0.25;
 
 /// A line has about 150 bytes per rank.
 const LONGEST_LINE: usize = 1 << 20;
@@ -243,21 +236,7 @@ impl RankTimes {
     /// takes, the slowest first.
     #[must_use]
     pub fn slow(&self) -> Vec<(usize, f64)> {
-        let mut works: Vec<f64> = self.totals.iter().map(RankTotal::work).collect();
-        works.sort_by(f64::total_cmp);
-        // Of two ranks, the faster one.
-        let Some(median) = works
-            .get(works.len().saturating_sub(1) / 2)
-            .filter(|work| **work > 0.0)
-        else {
-            return Vec::new();
-        };
-        let times = self
-            .totals()
-            .map(|(rank, total)| (rank, total.work() / median));
-        let mut slow: Vec<_> = times.filter(|(_, times)| *times >= 1.25).collect();
-        slow.sort_by(|one, other| other.1.total_cmp(&one.1));
-        slow
+        slow_ranks(&self.loads())
     }
 
     /// The rank that the others have waited for, where one is [slow](Self::slow) over eight steps or more and they waited at
@@ -275,21 +254,17 @@ impl RankTimes {
     /// ```
     #[must_use]
     pub fn waited_for(&self) -> Option<(usize, f64)> {
-        let (slowest, _) = *self.slow().first()?;
-        if self.totals.iter().any(|total| total.steps < FEWEST_STEPS) {
-            return None;
-        }
-        let part = |is_slowest: bool| {
-            let ranks = self.totals().map(|(rank, total)| (rank == slowest, total));
-            let (mut waited, mut seconds) = (0.0, 0.0);
-            for (_, total) in ranks.filter(|(of_slowest, _)| *of_slowest == is_slowest) {
-                waited += total.waited;
-                seconds += total.seconds;
-            }
-            waited / seconds
+        awaited_rank(&self.loads())
+    }
+
+    fn loads(&self) -> Vec<RankLoad> {
+        let of_rank = |(rank, total): (usize, &RankTotal)| RankLoad {
+            rank,
+            steps: total.steps,
+            seconds: total.seconds,
+            waited: total.waited,
         };
-        let part = part(false) - part(true);
-        (part >= CONSIDERABLE).then_some((slowest, part))
+        self.totals().map(of_rank).collect()
     }
 }
 

@@ -177,6 +177,13 @@ mod tests {
         assert_eq!(
             of(
                 "WARN",
+                "rank 1 stalled for 14 s at step 120, while others waited for it in barrier, and continues: it sent no heartbeats"
+            ),
+            (Stall, Some(119), Some(1))
+        );
+        assert_eq!(
+            of(
+                "WARN",
                 "ranks [0, 2] have made step 120, 39.80 s after the step before"
             ),
             (Regroup, Some(120), None)

@@ -137,7 +137,6 @@ impl SimulatedStore {
         self.ask((kind, keys.len(), length(keys)), act, |_| 1)
     }
 
-    /// Waits on the server for all keys.
     fn wait_on(&self, keys: &[&str], limit: Duration) -> bool {
         let kernel = self.server.kernel.clone();
         let kind = self.kind(keys.first().unwrap_or(&""));

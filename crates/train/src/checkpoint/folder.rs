@@ -267,8 +267,11 @@ impl CheckpointFolder {
         others.find(|other| self.read(*other).is_ok())
     }
 
-    /// The same as [`load`](Self::load), and the error knows of no other checkpoint.
-    fn read(&self, place: Place) -> Result<Checkpoint, TrainError> {
+    /// The same as [`load`](Self::load); the error names no other checkpoint.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] saying what is damaged, the tensor where it is one.
+    pub fn read(&self, place: Place) -> Result<Checkpoint, TrainError> {
         let path = place.found_in(&self.path);
         let refuse = |reason: String| TrainError::Checkpoint {
             path: self.path_of(place),

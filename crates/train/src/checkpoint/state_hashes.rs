@@ -1,14 +1,15 @@
-//! Fingerprints of all that is learnt, by which runs can be compared to the bit.
+//! Fingerprints of all that is learnt, by which runs can be compared to the bit, as a chain of lines.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::tensor::Bytes;
 use burn_pack::Reader;
 use data_encoding::HEXLOWER;
+use everburn_auth::{ChainLink, Key, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES};
 use everburn_distributed::Fingerprint;
 use everburn_record::file;
 use serde::{Deserialize, Serialize};
@@ -17,9 +18,10 @@ use sha2::{Digest, Sha256};
 use crate::error::{TrainError, with_hint};
 use crate::metrics::sums::MetricSums;
 use crate::record::kept_lines::keep_lines;
+use crate::record::run_directory::unread;
 
-/// How much of a hash is written: 64 bits tell runs apart that differ by accident.
-const BYTES: usize = 8;
+/// How much of a hash is written: 128 bits, for which nobody can find another state on purpose.
+const BYTES: usize = 16;
 
 /// The state of a training after a step: a line of `hashes.jsonl`.
 ///
@@ -43,9 +45,47 @@ pub struct StateHashes {
     /// Each tensor's path and hash, in the order of the model's fields; then those of the optimizer's
     /// state, by the paths of their parameters.
     pub tensors: Vec<(String, String)>,
+    /// The link of the chain of all lines up to this one, by [`link_after`](Self::link_after); absent before it is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<String>,
+    /// The signature of the link, if the training has a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
 }
 
 impl StateHashes {
+    /// The file's name in the folder of a run.
+    pub const FILE: &str = "hashes.jsonl";
+
+    /// The link of the chain after `before`, which is that of the line before this one. Neither `chain` nor `signature` of
+    /// this line is part of it.
+    pub fn link_after(&self, before: ChainLink) -> ChainLink {
+        let state = serde_json::to_vec(&(self.step, &self.loss, &self.tensors));
+        before.then(&state.expect("a number and texts have a JSON"))
+    }
+
+    /// The key of signatures, from the secret in a file; white space around that does not count.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if the file cannot be read, or its secret is too short or too long.
+    pub fn read_key(path: &Path) -> Result<Key, TrainError> {
+        let mut text = String::new();
+        // One byte more shows that it is too long.
+        let most = MAX_TOKEN_BYTES as u64 + 1;
+        let read = File::open(path).and_then(|file| file.take(most).read_to_string(&mut text));
+        read.map_err(|error| TrainError::file("reading", path, &error))?;
+        let secret = text.trim();
+        match (MIN_TOKEN_BYTES..=MAX_TOKEN_BYTES).contains(&secret.len()) {
+            true => Ok(Key::from_secret(secret.as_bytes(), "hashes")),
+            false => Err(unread(
+                path,
+                &format!(
+                    "a key has {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} bytes; `openssl rand -hex 32` makes one"
+                ),
+            )),
+        }
+    }
+
     /// What of the same step differs first in `other`: `loss`, or the path of a tensor.
     pub fn first_difference<'a>(&'a self, other: &'a Self) -> Option<&'a str> {
         if self.loss != other.loss {
@@ -78,6 +118,8 @@ impl StateHashes {
             step,
             loss: format!("{:016x}", sums.mean_loss().to_bits()),
             tensors: tensors.chain(states).collect(),
+            chain: None,
+            signature: None,
         })
     }
 }
@@ -122,25 +164,38 @@ pub(crate) struct HashesFile {
     path: PathBuf,
     file: File,
     newest: usize,
+    /// The link of the newest line.
+    head: ChainLink,
+    key: Option<Key>,
 }
 
 impl HashesFile {
-    pub(crate) const NAME: &str = "hashes.jsonl";
-
-    /// Opens the file of a run that continues after `step`, without what came later.
-    pub(crate) fn from(folder: &Path, step: usize) -> Result<Self, TrainError> {
-        let path = folder.join(Self::NAME);
-        let mut newest = 0;
+    /// Opens the file of a run that continues after `step`, without what came later. Lines are signed with the secret in
+    /// the file `key`, if there is one.
+    pub(crate) fn from(folder: &Path, step: usize, key: Option<&Path>) -> Result<Self, TrainError> {
+        let key = key.map(StateHashes::read_key).transpose()?;
+        let path = folder.join(StateHashes::FILE);
+        let (mut newest, mut head) = (0, ChainLink::default());
         // All are looked at, for the newest.
         let is_earlier = |_: &StateHashes| false;
         keep_lines(&path, is_earlier, |line: &StateHashes| {
             let stays = line.step <= step;
-            newest = newest.max(if stays { line.step } else { 0 });
+            if stays {
+                newest = newest.max(line.step);
+                let link = line.chain.as_deref().and_then(ChainLink::from_hexadecimal);
+                head = link.unwrap_or_default();
+            }
             stays
         })?;
         let file = file::append_to(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
-        Ok(Self { path, file, newest })
+        Ok(Self {
+            path,
+            file,
+            newest,
+            head,
+            key,
+        })
     }
 
     /// The newest step that is in the file.
@@ -148,11 +203,78 @@ impl HashesFile {
         self.newest
     }
 
+    /// The link of its newest line.
+    pub(crate) fn head(&self) -> ChainLink {
+        self.head
+    }
+
     pub(crate) fn write(&mut self, hashes: &StateHashes) -> Result<(), TrainError> {
         self.newest = hashes.step;
-        let line = serde_json::to_string(hashes);
+        let link = hashes.link_after(self.head);
+        let line = serde_json::to_string(&StateHashes {
+            chain: Some(link.to_string()),
+            signature: self.key.as_ref().map(|key| link.sign(key)),
+            ..hashes.clone()
+        });
         let line = line.map_err(|error| TrainError::Config(error.to_string()))?;
         let written = writeln!(self.file, "{line}");
-        written.map_err(|error| TrainError::write(&self.path, with_hint(&error)))
+        written.map_err(|error| TrainError::write(&self.path, with_hint(&error)))?;
+        self.head = link;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(step: usize) -> StateHashes {
+        StateHashes {
+            step,
+            loss: format!("{step:016x}"),
+            tensors: vec![("weight".to_owned(), "00ff".to_owned())],
+            chain: None,
+            signature: None,
+        }
+    }
+
+    fn text(folder: &Path) -> String {
+        std::fs::read_to_string(folder.join(StateHashes::FILE)).unwrap()
+    }
+
+    #[test]
+    fn a_run_that_continues_has_the_chain_of_one_that_was_not_interrupted() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [whole, resumed] = folders.each_ref().map(tempfile::TempDir::path);
+        let write = |folder: &Path, after: usize, steps: std::ops::RangeInclusive<usize>| {
+            let mut file = HashesFile::from(folder, after, None).unwrap();
+            steps.for_each(|step| file.write(&state(step)).unwrap());
+            file.head()
+        };
+        let head = write(whole, 0, 1..=4);
+        write(resumed, 0, 1..=3);
+        assert_eq!(write(resumed, 2, 3..=4), head);
+        assert_eq!(text(resumed), text(whole));
+        assert!(text(whole).ends_with(&format!("\"chain\":\"{head}\"}}\n")));
+    }
+
+    #[test]
+    fn a_line_is_signed_with_the_secret_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, " a secret of 24 bytes...\n").unwrap();
+        let mut file = HashesFile::from(folder.path(), 0, Some(&path)).unwrap();
+        file.write(&state(1)).unwrap();
+        let line: StateHashes = serde_json::from_str(&text(folder.path())).unwrap();
+        let link = line.link_after(ChainLink::default());
+        let key = Key::from_secret(b"a secret of 24 bytes...", "hashes");
+        assert_eq!(link.verify(&line.signature.unwrap(), &key), Ok(()));
+        for length in [15, 1025] {
+            std::fs::write(&path, "x".repeat(length)).unwrap();
+            let error = StateHashes::read_key(&path).unwrap_err().to_string();
+            assert!(error.contains("16 to 1024 bytes"), "{error}");
+        }
+        let missing = StateHashes::read_key(&folder.path().join("none"));
+        assert!(missing.unwrap_err().to_string().contains("No such file"));
     }
 }

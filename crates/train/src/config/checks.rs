@@ -32,9 +32,7 @@ impl TrainingConfig {
         if self.accumulate == 0 {
             return refuse("`training.accumulate` must be at least 1".to_string());
         }
-        if self.hash_every == Some(0) {
-            return refuse("`training.hash_every` must be at least 1".to_string());
-        }
+        self.validate_hashes()?;
         self.validate_virtual_ranks(world_size)?;
         self.validate_balance(world_size)?;
         self.input.validate()?;
@@ -123,6 +121,17 @@ impl TrainingConfig {
                  for both"
                     .to_owned(),
             )),
+            _ => Ok(()),
+        }
+    }
+
+    fn validate_hashes(&self) -> Result<(), TrainError> {
+        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
+        match (self.hash_every, &self.hash_key) {
+            (Some(0), _) => refuse("`training.hash_every` must be at least 1"),
+            (None, Some(_)) => refuse(
+                "`training.hash_key` signs hashes, and none are written: give `training.hash_every` too",
+            ),
             _ => Ok(()),
         }
     }

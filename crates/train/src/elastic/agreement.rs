@@ -29,6 +29,7 @@ impl Agreement {
             hash_every: config
                 .hash_every
                 .filter(|_| config.outer.fragments.is_some()),
+            hash_key: None,
             tensorboard: false,
             keep_checkpoints: 1,
             on_checkpoint_failure: OnCheckpointFailure::default(),

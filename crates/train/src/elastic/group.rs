@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::elastic::{ElasticError, Membership, PendingMembers, Round};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
-use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions, RankStatus};
+use everburn_collectives::heartbeat::{EndedStall, HeartbeatMonitor, HeartbeatOptions, RankStatus};
 use everburn_collectives::rendezvous::{Rendezvous, RendezvousError};
 use everburn_collectives::store::SharedStore;
 use everburn_collectives::transport::TcpMesh;
@@ -136,6 +136,13 @@ impl ElasticGroup {
     pub fn set_stop_asked(&self, asked: impl Fn() -> bool + Send + Sync + 'static) {
         if let Some(heartbeat) = &self.heartbeat {
             heartbeat.set_stop_asked(asked);
+        }
+    }
+
+    /// Sets who learns of stalls that have ended: [`HeartbeatMonitor::set_stall_listener`].
+    pub fn set_stall_listener(&self, listener: impl Fn(&EndedStall) + Send + Sync + 'static) {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.set_stall_listener(listener);
         }
     }
 

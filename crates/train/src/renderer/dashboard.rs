@@ -94,13 +94,6 @@ impl MetricsRendererTraining for Dashboard {
     }
 }
 
-impl MetricsRendererEvaluation for Dashboard {
-    hand_on! { tui:
-        fn update_test(name: EvaluationName, state: MetricState);
-        fn on_test_end(summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>>;
-    }
-}
-
 impl MetricsRenderer for Dashboard {
     fn register_metric(&mut self, definition: MetricDefinition) {
         self.restore_signal_keys();
@@ -139,13 +132,4 @@ impl TrainingProgressLogger for Dashboard {
     }
 }
 
-impl EvaluationProgressLogger for Dashboard {
-    hand_on! { tui:
-        fn start_global_progress(total_tests: usize);
-        fn start_test(name: &str, total_items: usize);
-        fn update_test_progress(items_processed: usize);
-        fn end_test();
-        fn end_global_progress();
-        fn log_event_evaluation(event: String);
-    }
-}
+hand_on_tests!(Dashboard, tui);

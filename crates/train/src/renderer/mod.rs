@@ -9,6 +9,29 @@ macro_rules! hand_on {
     };
 }
 
+/// All that `$renderer` shows of tests, by the renderer in the field `$to`.
+macro_rules! hand_on_tests {
+    ($renderer:ident, $to:ident) => {
+        impl MetricsRendererEvaluation for $renderer {
+            hand_on! { $to:
+                fn update_test(name: EvaluationName, state: MetricState);
+                fn on_test_end(summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>>;
+            }
+        }
+
+        impl EvaluationProgressLogger for $renderer {
+            hand_on! { $to:
+                fn start_global_progress(total_tests: usize);
+                fn start_test(name: &str, total_items: usize);
+                fn update_test_progress(items_processed: usize);
+                fn end_test();
+                fn end_global_progress();
+                fn log_event_evaluation(event: String);
+            }
+        }
+    };
+}
+
 mod dashboard;
 mod lines;
 mod named_metrics;

@@ -121,13 +121,6 @@ impl MetricsRendererTraining for NamedMetrics {
     }
 }
 
-impl MetricsRendererEvaluation for NamedMetrics {
-    hand_on! { shown_by:
-        fn update_test(name: EvaluationName, state: MetricState);
-        fn on_test_end(summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>>;
-    }
-}
-
 impl MetricsRenderer for NamedMetrics {
     fn register_metric(&mut self, definition: MetricDefinition) {
         match &mut self.waiting {
@@ -159,13 +152,4 @@ impl TrainingProgressLogger for NamedMetrics {
     }
 }
 
-impl EvaluationProgressLogger for NamedMetrics {
-    hand_on! { shown_by:
-        fn start_global_progress(total_tests: usize);
-        fn start_test(name: &str, total_items: usize);
-        fn update_test_progress(items_processed: usize);
-        fn end_test();
-        fn end_global_progress();
-        fn log_event_evaluation(event: String);
-    }
-}
+hand_on_tests!(NamedMetrics, shown_by);

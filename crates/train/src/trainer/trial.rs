@@ -145,6 +145,7 @@ impl Trainer {
             batch_size: trial.batch_size,
             validation_samples: Some(0),
             hash_every: None,
+            hash_key: None,
             tensorboard: false,
             checkpoint_every: CheckpointEvery::default(),
             read_metrics: ReadMetrics::EachStep,

@@ -296,6 +296,7 @@ impl RankLoop {
             loss_scaling: self.outcome.loss_scaling,
             data: setup.data_fingerprint.clone(),
             earlier_data: self.outcome.earlier_data.clone(),
+            chain: self.records.chain(),
             own_optimizer: setup.state.own_optimizer,
             own_schedule: setup.state.own_schedule,
             ..Progress::start(&setup.model_name, &setup.config, samples)

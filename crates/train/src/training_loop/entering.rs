@@ -26,6 +26,8 @@ struct Standing {
     recent: Recent,
     /// How long ago the newest step was finished.
     since_step: Duration,
+    /// The hash of the trained parameters.
+    parameters: [u8; 32],
 }
 
 impl Standing {
@@ -71,17 +73,13 @@ impl RankLoop {
         if !plan.any_has_entered {
             model = self.resume_together(model)?;
         } else if !plan.takers.is_empty() {
-            let source = plan.source();
-            model = self.share_from(model, source, &plan.takers)?;
-            if plan.takers.contains(&group.rank()) {
-                self.require_state_of(source, &entries[source], &model)?;
-            }
+            model = self.share_from(model, plan.source(), &plan.takers)?;
         }
         // The next step ends an interruption of the others: a rank that comes may be the one that reports it.
         self.elastic.interrupted |= plan.any_has_entered && !self.elastic.entered;
         // This rank is now known to be where the others are, so it must not fall back to what it was before.
         self.elastic.entered = true;
-        self.elastic.resumes_round = plan.has_round;
+        self.elastic.resumes_round = !plan.with_round.is_empty();
         self.elastic.is_host_only = plan.is_host_only;
         self.metrics = MetricAgreement::on(plan.metrics);
         self.take_snapshot(&model)?;
@@ -91,8 +89,10 @@ impl RankLoop {
         {
             // Ranks that were given a state have no vote.
             found.trusted = plan.trusted;
+            // A rank that is given another's state drops the round that it has set aside.
+            let keeps_round = |rank: &usize| !found.ranks.contains(rank);
+            self.elastic.resumes_round = plan.with_round.iter().any(keeps_round);
             model = self.mend(model, found)?;
-            self.elastic.resumes_round = self.any_round_interrupted()?;
             self.take_snapshot(&model)?;
         }
         self.elastic.lateness.again();
@@ -125,7 +125,8 @@ impl RankLoop {
         self.resume(model, &checkpoint)
     }
 
-    /// The ranks `takers` are given the state of rank `source`, which all others have already.
+    /// The ranks `takers` are given the state of rank `source`, which all others have already. A taker that has other parameters
+    /// than `source` once it has restored them ends with [`TrainError::RestoredOthers`].
     pub(super) fn share_from(
         &mut self,
         model: AnyModel,
@@ -149,31 +150,21 @@ impl RankLoop {
         self.elastic.recent = std::mem::take(&mut standing.recent);
         let finished_at = Instant::now().checked_sub(standing.since_step);
         self.elastic.finished_at = finished_at.unwrap_or_else(Instant::now);
+        let given = standing.parameters;
         standing.hand_over(&mut self.outcome, self.setup.started.elapsed());
         // After it: the numbers of a checkpoint are exact.
         let model = self.restore(model, &checkpoint)?;
+        if hash_of_parameters(&model)? != given {
+            let members = self.members();
+            return Err(TrainError::RestoredOthers {
+                taker: members[group.rank()],
+                giver: members[source],
+                step: self.outcome.step,
+            });
+        }
         // Who gave its state still owes what its differences have lost.
         self.setup.state.waiting.another_owes = true;
         Ok(model)
-    }
-
-    /// Refuses to continue if `model`, which this rank has restored, has other parameters than rank `source`, which came with
-    /// `entry`.
-    fn require_state_of(
-        &self,
-        source: usize,
-        entry: &Entry,
-        model: &AnyModel,
-    ) -> Result<(), TrainError> {
-        if entry.has_given(|| hash_of_parameters(model))? {
-            return Ok(());
-        }
-        let members = self.members();
-        Err(TrainError::RestoredOthers {
-            taker: members[self.setup.group.rank()],
-            giver: members[source],
-            step: self.outcome.step,
-        })
     }
 
     /// This rank's state as a checkpoint, with its standing as a further file.
@@ -186,6 +177,7 @@ impl RankLoop {
             },
             recent: self.elastic.recent.clone(),
             since_step: self.elastic.finished_at.elapsed(),
+            parameters: hash_of_parameters(model)?,
         };
         let standing = serde_json::to_vec(&standing);
         let standing = standing.map_err(|error| TrainError::Config(error.to_string()))?;

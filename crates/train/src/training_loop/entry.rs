@@ -36,26 +36,12 @@ pub(super) struct EntryPlan {
     pub(super) takers: Vec<usize>,
     /// The parameters of the ranks that have come furthest are not the same.
     pub(super) differs: bool,
-    /// One of these has set a round aside.
-    pub(super) has_round: bool,
+    /// Which of these have set a round aside.
+    pub(super) with_round: Vec<usize>,
     /// All ranks exchange tensors through host memory, whatever devices they have.
     pub(super) is_host_only: bool,
     /// The metrics on which the ranks that have come furthest agree.
     pub(super) metrics: Option<Vec<String>>,
-}
-
-impl Entry {
-    /// Whether a rank that has restored the state of this one has its parameters; `hash` reads those of that rank, where they are
-    /// compared.
-    pub(super) fn has_given<E>(
-        &self,
-        hash: impl FnOnce() -> Result<[u8; 32], E>,
-    ) -> Result<bool, E> {
-        match self.parameters {
-            Some(given) => Ok(hash()? == given),
-            None => Ok(true),
-        }
-    }
 }
 
 impl EntryPlan {
@@ -68,6 +54,8 @@ impl EntryPlan {
         let first = furthest.first().map(|rank| &entries[*rank]);
         let any =
             |differs: &dyn Fn(&Entry) -> bool| furthest.iter().any(|rank| differs(&entries[*rank]));
+        let has_round = |rank: &usize| entries[*rank].has_round;
+        let with_round = furthest.iter().copied().filter(has_round).collect();
         let parameters = furthest.iter().map(|rank| entries[*rank].parameters);
         let trusted = first_of_majority(&parameters.collect::<Vec<_>>());
         let host_only = entries.first().and_then(|entry| entry.host_only);
@@ -79,11 +67,11 @@ impl EntryPlan {
                 .all(|entry| entry.agreement == entries[0].agreement),
             any_has_entered: position.0,
             differs: any(&|entry| first.is_some_and(|first| first.parameters != entry.parameters)),
-            has_round: any(&|entry| entry.has_round),
             is_host_only: host_only.is_some()
                 && entries.iter().all(|entry| entry.host_only == host_only),
             metrics: agreed.filter(|_| is_agreed),
             trusted: trusted.map(|place| furthest[place]),
+            with_round,
             furthest,
             takers,
         }
@@ -145,22 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn a_state_with_other_parameters_is_seen_where_these_are_compared() {
-        let restored = |step: u8| rank(Some(8)).has_given(|| Ok::<_, ()>([step; 32]));
-        assert_eq!([8, 7].map(restored), [Ok(true), Ok(false)]);
-        assert_eq!(
-            rank(Some(8)).has_given(|| Err("no device")),
-            Err("no device")
-        );
-        let not_compared = rank(None).has_given(|| Err("they are not read"));
-        assert_eq!(not_compared, Ok(true));
-    }
-
-    #[test]
     fn ranks_that_have_just_been_started_have_nothing_to_take() {
         let plan = EntryPlan::of(&[rank(None), rank(None)]);
         assert!(!plan.any_has_entered && plan.takers.is_empty());
-        assert!(!plan.differs && !plan.has_round);
+        assert!(!plan.differs && plan.with_round.is_empty());
         assert_eq!(plan.metrics, None);
     }
 
@@ -170,8 +146,8 @@ mod tests {
             has_round: true,
             ..rank(Some(step))
         };
-        assert!(EntryPlan::of(&[rank(Some(8)), with_round(8)]).has_round);
-        assert!(!EntryPlan::of(&[rank(Some(8)), with_round(7)]).has_round);
+        let of = |step| EntryPlan::of(&[rank(Some(8)), with_round(step)]).with_round;
+        assert_eq!([8, 7].map(of), [vec![1], vec![]]);
     }
 
     #[test]

@@ -91,13 +91,6 @@ impl RankLoop {
         false
     }
 
-    /// Whether a rank has set a round aside. All ranks ask.
-    pub(super) fn any_round_interrupted(&self) -> Result<bool, TrainError> {
-        let own = i64::from(self.elastic.interrupted_round.is_some());
-        let all = self.setup.group.all_gather(vec![own]).wait()?;
-        Ok(all.iter().any(|begun| begun[0] > 0))
-    }
-
     /// Continues with the round that this rank has set aside, if it has.
     pub(super) fn resume_round(
         &mut self,

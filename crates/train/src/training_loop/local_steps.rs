@@ -148,6 +148,9 @@ impl Engine for LocalSteps<'_> {
         if self.stream.is_some() && !goes_on {
             return self.stream_round(ranks, model, round, planned);
         }
+        // None in the last round of an epoch, after which the ranks validate: a round has batches and metrics of one epoch. After
+        // a loss there, the others meet at once, and once more when the lost rank is back: steps are all that a wait could be
+        // filled with.
         let more = match goes_on {
             // Where it was set aside, the batches of its steps are not read by this engine.
             true => 0,

@@ -31,6 +31,13 @@ pub(super) struct Records {
     hashes: Option<HashesFile>,
 }
 
+impl Records {
+    /// The link of the newest line of hashes, where this rank writes them.
+    pub(super) fn chain(&self) -> Option<String> {
+        self.hashes.as_ref().map(|file| file.head().to_string())
+    }
+}
+
 /// What the newest step had to record, on every rank of a training that may lose its rank 0: that may be
 /// before it has written.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -85,7 +92,10 @@ impl RankLoop {
         };
         records.metrics = metrics.map(|file| file.on_failure(on_failure));
         records.hashes = match setup.config.hash_every {
-            Some(_) => Some(HashesFile::from(run.path(), step)?),
+            Some(_) => {
+                let key = setup.config.hash_key.as_deref();
+                Some(HashesFile::from(run.path(), step, key)?)
+            }
             None => None,
         };
         // Of a round of steps that ranks take by themselves, all come at once.

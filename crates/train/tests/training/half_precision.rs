@@ -206,23 +206,6 @@ fn micro_batches_and_virtual_ranks_are_scaled_as_whole_batches_are() {
     }
 }
 
-#[test]
-fn what_does_not_go_together_is_refused_with_what_to_do() {
-    let refused = |change: fn(&mut TrainingConfig)| {
-        let config = changed(config(Precision::F16), change);
-        config.validate(2).unwrap_err().to_string()
-    };
-    let rounds = refused(|config| config.sync = "every=4".parse().unwrap());
-    rounds.assert_contains(["use `training.precision = bf16`"]);
-    let factors = refused(|config| config.ddp.communication = "power-sgd:2".parse().unwrap());
-    factors.assert_contains(["`training.ddp.communication = bf16`"]);
-    let fault = refused(|config| {
-        config.precision = Precision::Bf16;
-        config.chaos = "overflow=1@step:1".parse().unwrap();
-    });
-    assert!(fault.contains("`training.precision = f16`"), "{fault}");
-}
-
 /// A model that this crate knows nothing of: either none of its layers is ours, or its loss is its own.
 #[derive(Module, Debug)]
 struct Own {

@@ -30,6 +30,7 @@ mod predictions;
 mod profile;
 mod read_once;
 mod recompute;
+mod repair;
 mod replicas;
 mod rounds;
 mod running_statistics;

@@ -17,9 +17,8 @@ use everburn_profile::{
     write_results,
 };
 use everburn_tests::AssertContains;
-use everburn_train::{Classifier, TrainError, Trainer, TrainingConfig, compute_on_this_thread};
+use everburn_train::{Classifier, Trainer, TrainingConfig, compute_on_this_thread};
 
-use crate::harness::config::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::ranks::{alone, on_ranks};
 use crate::samples::slow;
@@ -317,21 +316,4 @@ fn a_step_is_the_sum_of_its_phases_and_its_passes_that_of_its_layers() {
         let of_name = rows.iter().filter(|event| event["args"]["name"] == name);
         assert_eq!(of_name.count(), 2, "{name}: {rows:?}");
     }
-}
-
-#[test]
-fn what_cannot_be_profiled_is_refused() {
-    let trainer = Trainer {
-        recorder: Some(Recorder::new(Facts::default())),
-        ..alone(changed(config(), |config| {
-            config.sync = "every=2".parse().unwrap();
-        }))
-    };
-    let error = trainer
-        .fit(Classifier::<_, 4>::of_blocks(mlp()), &data(Duration::ZERO))
-        .unwrap_err();
-    assert!(matches!(error, TrainError::Config(_)), "{error}");
-    error
-        .to_string()
-        .assert_contains(["a profile and `training.sync = 2`"]);
 }

@@ -7,7 +7,7 @@ use burn::prelude::*;
 use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
 use everburn_train::{Classifier, OptimizerConfig, OptimizerKind, StateHashes, TrainingConfig};
 
-use crate::harness::config::{changed, optimizer};
+use crate::harness::config::optimizer;
 use crate::harness::data::digits;
 use crate::harness::parameters::drawn;
 use crate::harness::ranks::on_ranks;
@@ -95,19 +95,4 @@ fn parameters_statistics_and_losses_have_the_same_bits_on_any_number_of_ranks() 
 fn the_number_of_virtual_ranks_does_change_the_bits() {
     let [four, five] = [4, 5].map(|count| train(&config(Some(count)), 1));
     assert_ne!(four.parameters, five.parameters);
-}
-
-#[test]
-fn what_does_not_go_together_is_refused() {
-    let refused = |change: fn(&mut TrainingConfig), world_size| {
-        let config = changed(config(Some(4)), change);
-        config.validate(world_size).unwrap_err().to_string()
-    };
-    assert!(refused(|_| {}, 5).contains("4 logical shards"));
-    assert!(refused(|config| config.batch_size = 3, 2).contains("`training.batch_size = 4`"));
-    assert!(refused(|config| config.accumulate = 2, 2).contains("`training.accumulate = 2`"));
-    assert!(
-        refused(|config| config.sync_batch_norm = true, 2).contains("`training.sync_batch_norm`")
-    );
-    assert!(refused(|config| config.hash_every = Some(0), 2).contains("`training.hash_every`"));
 }

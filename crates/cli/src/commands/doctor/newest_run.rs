@@ -82,7 +82,8 @@ fn problems(run: &Path, events: &Events) -> Vec<Finding> {
     let stalled = last.filter(|event| {
         // A run that has continued since has written its state again.
         let written = Live::read(run).map(|live| live.unix_time_ms);
-        event.kind == EventKind::Stall && written <= event.unix_time_ms
+        let has_ended = event.lasted_ms.is_some();
+        event.kind == EventKind::Stall && !has_ended && written <= event.unix_time_ms
     });
     let stalled = stalled.filter(|_| Live::has_owner(run)).map(|event| {
         let advice = "continue what is stopped, or read the logs of the ranks";

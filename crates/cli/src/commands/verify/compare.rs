@@ -2,12 +2,15 @@
 
 use serde_json::Value;
 
+/// What of a line is of its step alone. Chains differ too where an earlier line is missing.
+const OF_STEP: [&str; 3] = ["step", "loss", "tensors"];
+
 /// Where two trainings part.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::commands) struct Difference {
-    step: u64,
+    pub(in crate::commands) step: u64,
     /// The loss, or the path of a tensor.
-    what: String,
+    pub(in crate::commands) what: String,
 }
 
 impl std::fmt::Display for Difference {
@@ -19,7 +22,7 @@ impl std::fmt::Display for Difference {
 /// The first difference between the lines of `hashes.jsonl` of two trainings.
 pub(in crate::commands) fn compare(ours: &[Value], theirs: &[Value]) -> Option<Difference> {
     for (ours, theirs) in ours.iter().zip(theirs) {
-        if ours != theirs {
+        if OF_STEP.iter().any(|key| ours[*key] != theirs[*key]) {
             return Some(Difference {
                 step: ours["step"].as_u64().unwrap_or(0),
                 what: first_difference(ours, theirs),
@@ -84,5 +87,8 @@ mod tests {
         assert_eq!(shorter.step, 3);
         let loss = compare(&[line(1, "a", "0")], &[line(1, "b", "0")]).unwrap();
         assert_eq!(loss.what, "the loss");
+        let mut of_another_chain = line(1, "a", "0");
+        of_another_chain["chain"] = json!("00");
+        assert_eq!(compare(&ours[..1], &[of_another_chain]), None);
     }
 }

@@ -1,15 +1,12 @@
 //! The end of a round: one process closes it, and the others wait for that.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::Membership;
-use crate::elastic::error::ElasticError;
 use crate::elastic::keys;
 use crate::elastic::member::{Generation, Member};
-use crate::elastic::round_view::Assessment;
-use crate::runtime;
 use crate::store::{StoreError, entry};
 use crate::sync::lock;
 
@@ -40,41 +37,6 @@ struct Closed {
 }
 
 impl Membership {
-    /// Fails if the members of a working group have not come in time, or too few ranks of a broken one.
-    pub(super) fn check_deadlines(
-        &self,
-        generation: u64,
-        assessment: &Assessment,
-        began: Instant,
-        broken_since: Option<Instant>,
-    ) -> Result<(), ElasticError> {
-        let missing = || assessment.missing.clone();
-        let waited = runtime::elapsed(began);
-        let Some(broken_since) = broken_since else {
-            if waited < self.timeout {
-                return Ok(());
-            }
-            return Err(ElasticError::NotAdmitted {
-                slot: self.options.slot,
-                generation,
-                missing: missing(),
-                waited,
-            });
-        };
-        let joined = assessment.present.len();
-        if joined >= self.options.min || runtime::elapsed(broken_since) < self.options.wait_for_min
-        {
-            return Ok(());
-        }
-        Err(ElasticError::TooFew {
-            generation,
-            joined,
-            min: self.options.min,
-            missing: missing(),
-            waited,
-        })
-    }
-
     /// Closes the round, unless another process has done so. Once the round is closed, later errors are only
     /// logged: this process may be a member.
     pub(super) fn close(

@@ -33,7 +33,6 @@ use crate::shared_memory::Ticket;
 /// The state of one peer during one collective.
 #[derive(Debug, Default)]
 struct Peer {
-    /// The header sent to the peer.
     header_out: Header,
     header_in: Header,
     /// The operation that the peer called.

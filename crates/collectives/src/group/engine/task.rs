@@ -168,7 +168,6 @@ impl Plan {
         self.tasks.len() as TaskId - 1
     }
 
-    /// Sends the elements `range` of `space` to rank `to`.
     pub(crate) fn send(&mut self, to: usize, space: Space, range: Range<usize>) -> TaskId {
         let bytes = range.len() * self.element;
         let task = self.add(Action::Send, space, range);

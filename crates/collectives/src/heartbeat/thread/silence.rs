@@ -18,9 +18,9 @@ const WARN_AFTER: u32 = 3;
 #[derive(Debug, Clone)]
 pub(super) struct Silent {
     pub(super) rank: usize,
-    member: usize,
-    silence: Duration,
-    beat: Beat,
+    pub(super) member: usize,
+    pub(super) silence: Duration,
+    pub(super) beat: Beat,
 }
 
 impl Heartbeat {
@@ -39,6 +39,7 @@ impl Heartbeat {
                 self.how_to_continue(&silent.beat),
                 end_of_silence(silent.silence, limit, self.wait_left())
             );
+            self.begin_silence(&silent, now);
         }
         let followed = lock(&self.state).followed.clone();
         let lost = self.silent(now, limit).into_iter().next();
@@ -84,13 +85,18 @@ impl Heartbeat {
 
     /// How the rank of `beat` is continued, if it is on this machine and its process is stopped.
     pub(super) fn how_to_continue(&self, beat: &Beat) -> String {
-        let here = self.host.is_some() && beat.host == self.host;
-        match beat.pid.filter(|pid| here && runtime::is_stopped(*pid)) {
+        match self.stopped_here(beat) {
             Some(pid) => {
                 format!("; its process is stopped: `kill -CONT {pid}` on this machine continues it")
             }
             None => String::new(),
         }
+    }
+
+    /// The process of the rank of `beat`, if it is on this machine and stopped.
+    pub(super) fn stopped_here(&self, beat: &Beat) -> Option<u32> {
+        let here = self.host.is_some() && beat.host == self.host;
+        beat.pid.filter(|pid| here && runtime::is_stopped(*pid))
     }
 
     /// The number of `rank`'s machine if that is silent as a whole, and what is to be said of the ranks that are as `silent`

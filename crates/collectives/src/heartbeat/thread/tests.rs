@@ -1,3 +1,4 @@
+mod ended;
 mod late;
 mod stopped;
 
@@ -17,7 +18,6 @@ fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
     (store, heartbeat)
 }
 
-/// `member` has sent its beat `number`.
 pub(super) fn beats(store: &HashStore, member: usize, number: u64) {
     let beat = format!("{{\"life\":1,\"number\":{number}}}");
     store.set(&beat_key(member), beat.as_bytes()).unwrap();
@@ -253,7 +253,8 @@ fn the_first_rank_that_waits_says_for_whom() {
     };
     let said = |entry: Option<FlightEntry>| {
         let (waited, left) = (Duration::from_secs(12), Duration::from_secs(288));
-        heartbeat.describe_wait(&followed, beat(1, entry), waited, left)
+        let said = heartbeat.describe_wait(&followed, beat(1, entry), waited, left);
+        said.map(|(_, text)| text)
     };
     // Rank 0 computes, and ranks 1 and 2 wait for it.
     publish(0, beat(1, None));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Followed, Heartbeat};
 use crate::group::FlightEntry;
 use crate::heartbeat::beat::Beat;
-use crate::heartbeat::report::{self, RankReport};
+use crate::heartbeat::report::{self, HangReport, RankReport};
 use crate::sync::lock;
 use crate::wait_notice::WaitNotice;
 
@@ -30,19 +30,20 @@ impl Heartbeat {
             return;
         }
         let timeout = core.timeout().saturating_sub(waited);
-        if let Some(text) = self.describe_wait(&followed, own, waited, timeout) {
+        if let Some((report, text)) = self.describe_wait(&followed, own, waited, timeout) {
             tracing::warn!("{text}");
+            self.begin_wait(&report, waited);
         }
     }
 
-    /// Whom the ranks wait for, by their last beats; `None` if another rank says so, or no beat does.
+    /// Whom the ranks wait for, by their last beats, and what is said of it; `None` if another rank says so, or no beat does.
     pub(super) fn describe_wait(
         &self,
         followed: &Followed,
         own: Beat,
         waited_for: Duration,
         left: Duration,
-    ) -> Option<String> {
+    ) -> Option<(HangReport, String)> {
         let mut reports = report::last_beats(self, followed);
         *reports.get_mut(followed.rank)? = RankReport::answer(own);
         let report = report::diagnose(self, followed, &reports, &|_| None);
@@ -72,7 +73,8 @@ impl Heartbeat {
             }
             false => ends_after(left, option),
         };
-        report.while_waiting(waited_for, &end)
+        let text = report.while_waiting(waited_for, &end)?;
+        Some((report, text))
     }
 }
 
@@ -86,6 +88,11 @@ pub(super) fn ends_after(left: Duration, option: &str) -> String {
 
 /// For how long an operation of a rank has waited for another, the longest of them.
 pub(super) fn waited(records: &[FlightEntry]) -> Option<Duration> {
+    longest_wait(records).map(|entry| entry.began)
+}
+
+/// The operation of a rank that has waited longest for another.
+pub(super) fn longest_wait(records: &[FlightEntry]) -> Option<&FlightEntry> {
     let waits = records.iter().filter(|entry| entry.is_waiting());
-    waits.map(|entry| entry.began).max()
+    waits.max_by_key(|entry| entry.began)
 }

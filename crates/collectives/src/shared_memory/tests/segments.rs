@@ -261,7 +261,6 @@ fn refusal(descriptor: i32, nonce: Nonce) -> String {
     told
 }
 
-/// A memfd with these bytes at its start and these seals.
 fn memfd(start: &[u8], bytes: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("foreign", flags).unwrap();

@@ -15,7 +15,6 @@ const TLS_SCHEME: &str = "etcds://";
 /// More members than an etcd has: five are many.
 const MOST_ENDPOINTS: usize = 32;
 
-/// The longest name of a job, in bytes.
 const LONGEST_NAME: usize = 128;
 
 /// Where etcd is, and the name of a job in it.
@@ -68,7 +67,6 @@ impl EtcdAddress {
         self.tls.as_ref()
     }
 
-    /// The URL of each endpoint.
     pub(super) fn urls(&self) -> Vec<String> {
         let scheme = match self.tls {
             Some(_) => "https",

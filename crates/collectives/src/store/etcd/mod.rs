@@ -168,7 +168,6 @@ fn local_address(address: &EtcdAddress, deadline: Deadline) -> IpAddr {
         .unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-/// Refuses a value that etcd would.
 fn check_etcd_value(operation: &'static str, key: &str, value: &[u8]) -> Result<(), StoreError> {
     check_value(operation, key, value)?;
     if value.len() + SEAL_BYTES <= MAX_ETCD_VALUE_BYTES {

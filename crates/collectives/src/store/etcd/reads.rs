@@ -17,7 +17,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// After how long a key that nobody has written is read again.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// What was read.
 pub(super) struct ReadResult {
     /// By key; `None` where there is none.
     pub(super) values: Vec<Option<Vec<u8>>>,

@@ -20,7 +20,6 @@ pub(super) struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// A span for each key.
     pub(super) fn each(keys: &'a [Vec<u8>]) -> Vec<Self> {
         keys.iter().map(|key| Self { keys: vec![key] }).collect()
     }

@@ -245,7 +245,6 @@ fn length_at(bytes: &[u8], offset: usize) -> Option<u64> {
 /// Key and value.
 type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// A whole request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
     Set(&'a [u8], &'a [u8]),

@@ -17,7 +17,6 @@ use everburn_profile::{KernelTimer, TimedKernel};
 
 use everburn_collectives::sync::lock;
 
-/// Times the kernels of this process on GPUs.
 #[derive(Default)]
 pub(crate) struct GpuKernelTimer {
     launches: Arc<Launches>,

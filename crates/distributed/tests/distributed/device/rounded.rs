@@ -21,7 +21,6 @@ fn config(hook: &str) -> CommunicationHookConfig {
     hook.parse().unwrap()
 }
 
-/// A communicator beside `group`.
 fn communicator(group: &ProcessGroup, hook: &str) -> HostCommunicator {
     let own = group.duplicate("gradients").unwrap();
     HostCommunicator::with_hook(own, config(hook)).unwrap()

@@ -14,7 +14,6 @@ fn refusal(ddp: &Ddp, model: &Branchy, samples: usize, take_branch: bool) -> Str
     error.to_string()
 }
 
-/// Each of `errors` has its part.
 #[track_caller]
 fn assert_each_contains<const N: usize>(errors: &[String], parts: [&str; N]) {
     assert_eq!(errors.len(), N);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use everburn_record::ranks;
+use everburn_record::{ranks, units};
 
 use crate::config::{ElasticLaunch, LaunchConfig};
 use crate::exit::{EXIT_FAILS_AGAIN, EXIT_UNAVAILABLE, RankExit};
@@ -35,6 +35,19 @@ pub(super) struct FailuresInARow {
     count: usize,
     /// When the current process was started.
     begun: Option<Instant>,
+    quick: QuickFailures,
+}
+
+/// The failures in a row of processes that had not run well.
+#[derive(Default)]
+struct QuickFailures {
+    count: usize,
+    /// When the first of the processes was started.
+    since: Option<Instant>,
+    /// From then to the last failure.
+    within: Duration,
+    /// How long the longest of the processes has run.
+    longest: Duration,
 }
 
 impl FailuresInARow {
@@ -43,14 +56,34 @@ impl FailuresInARow {
         self.begun = Some(now);
     }
 
-    /// Counts the failure of the current process: how many are in a row with it.
-    fn count(&mut self, now: Instant) -> usize {
-        let ran = self.begun.map(|begun| now.duration_since(begun));
-        if ran.is_some_and(|ran| ran >= HAS_RUN_WELL) {
-            self.count = 0;
+    /// Counts the failure of the current process: how many are in a row with it, and how long it has run.
+    fn count(&mut self, now: Instant) -> (usize, Duration) {
+        let begun = self.begun.unwrap_or(now);
+        let ran = now.duration_since(begun);
+        if ran >= HAS_RUN_WELL {
+            (self.count, self.quick) = (0, QuickFailures::default());
+        } else {
+            let quick = &mut self.quick;
+            quick.count += 1;
+            quick.within = now.duration_since(*quick.since.get_or_insert(begun));
+            quick.longest = quick.longest.max(ran);
         }
         self.count += 1;
-        self.count
+        (self.count, ran)
+    }
+
+    /// How often and how quickly the rank has failed, after `it has`; `None` where it has not failed again and again.
+    pub(super) fn crash_loop(&self) -> Option<String> {
+        let quick = &self.quick;
+        let seconds = |time: Duration| units::seconds(time.as_secs_f64());
+        (quick.count > 1).then(|| {
+            format!(
+                "failed {} times in a row within {}, each time at most {} after its start",
+                quick.count,
+                seconds(quick.within),
+                seconds(quick.longest)
+            )
+        })
     }
 }
 
@@ -133,7 +166,6 @@ impl Elastic {
         pauses.min()
     }
 
-    /// When the processes are looked at next.
     pub(in crate::supervisor) fn next_look(&self) -> Option<Instant> {
         let looks = !self.story.finished && self.story.given_up.is_none();
         self.stopped
@@ -167,7 +199,7 @@ impl Elastic {
     }
 
     /// How the process of a rank ended before its last restart.
-    pub(super) fn last_end(&self, local_rank: usize) -> Option<EndedRank> {
+    fn last_end(&self, local_rank: usize) -> Option<EndedRank> {
         let rank = self.slots[local_rank].rank;
         let ends = self.story.restarts.iter().map(|restart| &restart.ended);
         ends.rev().find(|ended| ended.rank == rank).cloned()
@@ -186,8 +218,7 @@ impl Elastic {
         let (possible, min) = (here + elsewhere, self.limits.min);
         let most = match possible {
             0 => "no rank".to_owned(),
-            1 => "at most 1 rank".to_owned(),
-            _ => format!("at most {possible} ranks"),
+            _ => format!("at most {}", units::counted(possible, "rank")),
         };
         (possible < min).then(|| format!("{most} can be there, and the job needs {min}"))
     }
@@ -205,7 +236,8 @@ impl Elastic {
             let have_waited = self.story.away.iter().all(|ended| ended.exit == waited);
             let away = ranks(&away);
             if !have_waited {
-                return format!("{too_few}: {away} {is} not started again");
+                let loops = self.crash_loop().unwrap_or_default();
+                return format!("{too_few}: {away} {is} not started again{loops}");
             }
             // It is others that keep the job from continuing.
             let failures = self.story.away.iter().filter_map(EndedRank::failure);
@@ -217,6 +249,15 @@ impl Elastic {
         })
     }
 
+    /// How often and how quickly the first rank has failed that is not started again after failures in a row.
+    fn crash_loop(&self) -> Option<String> {
+        let mut away = self.slots.iter().filter(|slot| slot.away);
+        away.find_map(|slot| {
+            let loops = slot.failures.crash_loop()?;
+            Some(format!("; rank {} has {loops}", slot.rank))
+        })
+    }
+
     /// The end of the process of a rank: the restart that follows, if one does.
     pub(super) fn next_restart(
         &mut self,
@@ -224,14 +265,15 @@ impl Elastic {
         ended: EndedRank,
     ) -> Result<&Restart, Box<EndedRank>> {
         let slot = &mut self.slots[local_rank];
+        let now = Instant::now();
+        let (in_a_row, ran) = slot.failures.count(now);
         let final_codes = [EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_FAILS_AGAIN].map(RankExit::Code);
         if final_codes.contains(&ended.exit) || slot.restarts >= self.limits.max_restarts {
             slot.away = true;
             return Err(Box::new(ended));
         }
         slot.restarts += 1;
-        let now = Instant::now();
-        let after = self.limits.pause_before(slot.failures.count(now));
+        let after = self.limits.pause_before(in_a_row, ran);
         slot.next = Next::Pause(now + after);
         self.story.restarts.push(Restart {
             ended,
@@ -263,20 +305,39 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_first_restart_is_immediate_and_so_is_that_after_a_process_that_has_run_well() {
+    /// The pauses after processes that have each run for `ran` seconds, and what is said of a rank that has no restarts then.
+    fn pauses_after<const N: usize>(ran: [u64; N]) -> ([u64; N], Option<String>) {
         let limits = ElasticLaunch::new(1, 2);
         let mut failures = FailuresInARow::default();
         let mut now = Instant::now();
-        let ran = [600, 5, 5, 5, 60, 59].map(Duration::from_secs);
         let pauses = ran.map(|ran| {
             failures.begin(now);
-            now += ran;
-            let pause = limits.pause_before(failures.count(now));
+            now += Duration::from_secs(ran);
+            let (in_a_row, ran) = failures.count(now);
+            let pause = limits.pause_before(in_a_row, ran);
             now += pause;
             pause.as_secs()
         });
-        assert_eq!(pauses, [0, 1, 2, 4, 0, 1]);
+        (pauses, failures.crash_loop())
+    }
+
+    #[test]
+    fn the_first_restart_is_immediate_and_so_is_that_after_a_process_that_has_run_well() {
+        let (pauses, loops) = pauses_after([600, 1, 1, 1, 60, 1, 25]);
+        assert_eq!(pauses, [0, 9, 19, 29, 0, 9, 0]);
+        let said = "failed 2 times in a row within 35 s, each time at most 25 s after its start";
+        assert_eq!(loops.as_deref(), Some(said));
+        assert_eq!(pauses_after([1, 60]).1, None);
+        assert_eq!(pauses_after([60, 1]).1, None, "once says little");
+    }
+
+    #[test]
+    fn a_rank_that_fails_at_once_again_and_again_has_restarts_for_half_a_minute() {
+        let restarts = ElasticLaunch::new(1, 2).max_restarts;
+        let (pauses, loops) = pauses_after([0; 4]);
+        assert_eq!(pauses[..restarts].iter().sum::<u64>(), 30);
+        let said = "failed 4 times in a row within 30 s, each time at most 0 s after its start";
+        assert_eq!(loops.as_deref(), Some(said));
     }
 
     #[test]

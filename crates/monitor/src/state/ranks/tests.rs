@@ -33,6 +33,57 @@ fn who_works_longer_than_the_others_is_marked() {
 }
 
 #[test]
+fn a_rank_that_the_others_wait_for_in_their_newest_steps_is_named_on_the_first_page() {
+    let after = |steps: u64, work: &[(usize, f64)]| {
+        let mut state = RunState::default();
+        for step in 1..=steps {
+            state.take(&line(step, 5, work), 5);
+        }
+        state
+    };
+    let said = |steps: u64, work: &[(usize, f64)]| after(steps, work).news(true);
+    let unequal = [(0, 0.5), (1, 0.5), (3, 0.9)];
+    let expected = "rank 3 is slow: the others wait 40 % of the time for it";
+    assert_eq!(said(8, &unequal).as_deref(), Some(expected));
+    assert_eq!(said(7, &unequal), None);
+    assert_eq!(said(8, &[(0, 0.5), (1, 0.5), (3, 0.6)]), None);
+    let expected = "rank 1 is slow: the other waits 40 % of the time for it";
+    assert_eq!(said(8, &[(0, 0.5), (1, 0.9)]).as_deref(), Some(expected));
+    // It was slow once.
+    let mut state = after(8, &unequal);
+    for step in 9..=24 {
+        state.take(&line(step, 5, &[(0, 0.5), (1, 0.5), (3, 0.5)]), 5);
+    }
+    assert_eq!(state.news(false), None);
+    // What is worse comes first, and of a run that is over there is none.
+    let mut state = after(8, &unequal);
+    let live = |silent_seconds| {
+        let rank = LiveRank {
+            rank: 1,
+            silent_seconds,
+            ..LiveRank::default()
+        };
+        Update::Live(everburn_record::Live {
+            ranks: vec![rank],
+            ..everburn_record::Live::default()
+        })
+    };
+    state.take(&live(Some(4.0)), 5);
+    assert_eq!(
+        state.news(false).as_deref(),
+        Some("2 of 3 ranks, silent: 1")
+    );
+    state.take(&live(None), 5);
+    assert!(
+        state
+            .news(false)
+            .is_some_and(|news| news.contains("rank 3 is slow"))
+    );
+    state.take(&Update::Running(false), 5);
+    assert_eq!(state.news(false), None);
+}
+
+#[test]
 fn nobody_is_slow_who_waits_for_a_rank_that_is_stopped() {
     let mut state = RunState::default();
     let (ok, slow) = (RankStatus::Working, RankStatus::Straggling);

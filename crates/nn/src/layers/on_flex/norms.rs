@@ -120,17 +120,12 @@ pub(super) fn layer_norm(
     attempt(|| {
         let mut output = take(values(&input).len());
         let (mut mean, mut inverse) = (take(shape.rows), take(shape.rows));
-        let statistics = [&mut mean[..], &mut inverse[..]];
-        let (given, affine) = (values(&input), (values(&gamma), Some(values(&beta))));
-        kernels::layer_norm(
-            &shape,
-            given,
-            affine.0,
-            affine.1,
-            epsilon,
-            &mut output,
-            statistics,
-        )?;
+        let (affine, statistics) = (
+            [values(&gamma), values(&beta)],
+            [&mut mean[..], &mut inverse[..]],
+        );
+        let given = values(&input);
+        kernels::layer_norm(&shape, given, affine, epsilon, &mut output, statistics)?;
         let [mean, inverse] = [mean, inverse].map(|values| float(values, [shape.rows, 1], &input));
         Ok((float(output, input.shape(), &input), mean, inverse))
     })
@@ -150,7 +145,7 @@ pub(super) fn layer_norm_gradients(all: [&Tensor; 5]) -> Option<(Tensor, Tensor,
             values(&gamma),
             [values(&mean), values(&inverse)],
             &mut input_grad,
-            (gamma_grad, Some(beta_grad)),
+            [gamma_grad, beta_grad],
         )?;
         let [of_gamma, of_beta] = sums.map(|values| float(values, [shape.columns], &input));
         Ok((float(input_grad, input.shape(), &input), of_gamma, of_beta))

@@ -46,7 +46,6 @@ struct Model {
     limit: usize,
 }
 
-/// The model refuses.
 struct Refused;
 
 impl Model {

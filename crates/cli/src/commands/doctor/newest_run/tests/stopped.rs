@@ -13,7 +13,7 @@ fn a_run_all_of_whose_ranks_are_stopped_is_found_until_it_continues() {
         unix_time_ms: Some(2_000),
         ..Event::new(EventKind::Stall, text)
     };
-    write_events(&run, &[event]);
+    write_events(&run, std::slice::from_ref(&event));
     let write = |unix_time_ms| {
         let live = Live {
             unix_time_ms,
@@ -26,6 +26,15 @@ fn a_run_all_of_whose_ranks_are_stopped_is_found_until_it_continues() {
     let line = findings(runs.path())[0].to_string();
     assert!(line.contains("kill -CONT 12"), "{line}");
     write(3_000);
+    assert_eq!(findings(runs.path()), []);
+    // They were continued a moment ago.
+    write(1_000);
+    let continued = Event {
+        unix_time_ms: Some(2_500),
+        lasted_ms: Some(12_000),
+        ..Event::new(EventKind::Stall, "rank 1 stalled for 12 s, and continues")
+    };
+    write_events(&run, &[event, continued]);
     assert_eq!(findings(runs.path()), []);
 }
 
