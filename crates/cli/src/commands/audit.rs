@@ -33,24 +33,24 @@ pub(crate) struct AuditArguments {
     /// The folder of a run that was trained with --hash-every.
     run: PathBuf,
 
-    /// The first step of the window [default: the first that is recorded].
+    /// The first step of the window [default: the first recorded one].
     #[arg(long, value_name = "STEP")]
     from: Option<usize>,
 
-    /// The last step of the window [default: the last that is recorded].
+    /// The last step of the window [default: the last recorded one].
     #[arg(long, value_name = "STEP")]
     to: Option<usize>,
 
-    /// The number of ranks of the replay; another one than that of the run needs a run with --virtual-ranks
-    /// [default: that of the run].
+    /// The number of ranks of the replay; a number other than the run's needs a run with --virtual-ranks [default: the
+    /// run's].
     #[arg(long)]
     ranks: Option<usize>,
 
-    /// Check the signature of each line with the secret in this file, that of `train --hash-key`.
+    /// Check the signature of each line with the secret in this file, as given to `train --hash-key`.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 
-    /// Check the record only, and replay nothing.
+    /// Check only the record, and replay nothing.
     #[arg(long, conflicts_with_all = ["from", "to", "ranks"])]
     no_replay: bool,
 
