@@ -1,5 +1,7 @@
 //! What the launcher says of a failed job.
 
+use everburn_tests::AssertContains;
+
 use super::*;
 use crate::failure::ReportKind;
 
