@@ -54,10 +54,8 @@ pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
         LaunchEvent::Restart { .. } => EventKind::Restart,
         LaunchEvent::Lost { .. } => EventKind::Loss,
         LaunchEvent::Stopping { .. } => EventKind::Stop,
-        LaunchEvent::NotStopped { .. }
-        | LaunchEvent::RanksStopped { .. }
-        | LaunchEvent::RanksContinued { .. } => EventKind::Stall,
-        // The ranks say themselves that they have lost others, and the end of the job is noted as such.
+        LaunchEvent::NotStopped { .. } | LaunchEvent::RanksStopped { .. } => EventKind::Stall,
+        // Ranks say themselves that they have lost others, the end of the job is noted as such, and a stall that ends is counted.
         _ => EventKind::Warning,
     };
     let waits_until_ms = match event {
@@ -324,6 +322,27 @@ mod tests {
         assert_eq!((event.kind, event.ranks), (EventKind::Warning, None));
         assert!(event.waits_until_ms >= Some(before + 290_000), "{events}");
         assert!(event.text.ends_with("is not reached yet"), "{events}");
+    }
+
+    #[test]
+    fn ranks_that_were_stopped_and_continue_are_one_stall() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let (ranks, text) = (vec![1], "rank 1 is stopped".to_owned());
+        note_launch_event(&run, &LaunchEvent::RanksStopped { ranks, text });
+        let continued = LaunchEvent::RanksContinued {
+            ranks: vec![1],
+            lasted: Duration::from_secs(12),
+            text: "rank 1 was stopped for 12 s, and continues".to_owned(),
+        };
+        note_launch_event(&run, &continued);
+        let events = std::fs::read_to_string(run.path().join("events.jsonl")).unwrap();
+        let noted = events.lines().map(|line| {
+            let event: Event = serde_json::from_str(line).unwrap();
+            (event.kind, event.lasted_ms)
+        });
+        let expected = [(EventKind::Stall, None), (EventKind::Warning, Some(12_000))];
+        assert_eq!(noted.collect::<Vec<_>>(), expected);
     }
 
     #[test]

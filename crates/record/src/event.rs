@@ -143,7 +143,8 @@ pub struct Event {
     /// Of a warning that ranks, or the store, are waited for: until when, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until_ms: Option<u64>,
-    /// Of a stall that has ended by itself: how long it took, in milliseconds.
+    /// Of a stall that has ended by itself: how long it took, in milliseconds. Where the stall has an event already, this one is
+    /// a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasted_ms: Option<u64>,
     /// What happened, in words.
