@@ -14,8 +14,8 @@ const MOST_TIMEOUTS: u32 = 12;
 /// How many members' beats are read: of a group that works, any of them shows it.
 pub(super) const HEARD: usize = 16;
 
-/// The wait of a process for a group that has not accepted it yet. It goes by the heartbeats of the members: they end a group
-/// that hangs, and one without heartbeats is waited for for a timeout only.
+/// The wait of a process for a group that has not accepted it yet. It takes long only while heartbeats of the members arrive:
+/// without them, it ends after a timeout.
 pub(super) struct Admission {
     began: Instant,
     looked: Instant,

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_heartbeats_is_waited_for_for_a_timeout() {
+    fn the_wait_for_a_group_without_heartbeats_takes_one_timeout() {
         let (after, error) = gives_up(|_| None);
         assert_eq!(after, 100);
         let begin = "the members of generation 1 have not admitted slot 1 within 1 min 40 s: none of them (slot 0) has joined";
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_group_whose_members_beat_is_waited_for_for_several_timeouts() {
+    fn the_wait_for_a_group_whose_members_beat_takes_several_timeouts() {
         let (after, error) = gives_up(Some);
         assert_eq!(after, 1200);
         assert!(error.contains("they are at step 12000"), "{error}");
     }
 
     #[test]
-    fn a_group_that_beats_no_more_is_waited_for_for_another_timeout() {
+    fn the_wait_for_a_group_that_beats_no_more_ends_a_timeout_later() {
         let (after, error) = gives_up(|second| Some(second.min(430)));
         assert_eq!(after, 550);
         assert!(error.contains("no heartbeat of them arrives"), "{error}");
