@@ -142,7 +142,7 @@ impl Heartbeat {
         let now = runtime::now();
         let wait = longest_wait(&records);
         let (left, ended): (Vec<Stall>, Vec<Stall>) = noted
-            .filter(|stall| stall.generation == generation)
+            .filter(|stall| stall.generation == generation && !self.is_replaced(stall))
             .partition(|stall| self.is_silent_still(stall) || self.waits_still(stall, wait, now));
         *stalls = left;
         drop(stalls);
@@ -158,16 +158,25 @@ impl Heartbeat {
         }
     }
 
+    /// The process and the number of the newest beat of a member.
+    fn newest_beat(&self, member: usize) -> Option<(u64, u64)> {
+        let state = lock(&self.state);
+        let beat = state.peers.get(member)?.found.beat()?;
+        Some((beat.life, beat.number))
+    }
+
     /// Whether no beat has come from the rank since it was warned of.
     fn is_silent_still(&self, stall: &Stall) -> bool {
-        let state = lock(&self.state);
-        let beat = state
-            .peers
-            .get(stall.known.member)
-            .and_then(|peer| peer.found.beat());
-        let newest = beat.map(|beat| (beat.life, beat.number));
+        let newest = self.newest_beat(stall.known.member);
         let last = stall.last_beat;
         last.is_some() && (newest.is_none() || newest == last)
+    }
+
+    /// Whether another process beats in place of the one that was silent, which has not continued then.
+    fn is_replaced(&self, stall: &Stall) -> bool {
+        let newest = self.newest_beat(stall.known.member);
+        let lives = stall.last_beat.zip(newest);
+        lives.is_some_and(|((last, _), (newest, _))| last != newest)
     }
 
     /// Whether this rank is still in the wait of which it has warned; `wait` is the longest that it is in at `now`.

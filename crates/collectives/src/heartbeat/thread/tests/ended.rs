@@ -33,8 +33,13 @@ impl Watching {
 
     /// The next beat of `member` comes, after its step 5 and a barrier.
     fn beats(&self, member: usize, number: u64) {
+        self.beats_as(1, member, number);
+    }
+
+    /// The same of the process `life` of the member.
+    fn beats_as(&self, life: u64, member: usize, number: u64) {
         let beat = Beat {
-            life: 1,
+            life,
             number,
             step: 5,
             records: vec![barrier(Vec::new())],
@@ -104,6 +109,16 @@ fn a_silent_rank_that_beats_again_is_said_once_to_continue() {
     assert!(text.ends_with(end), "{text}");
     watching.beats(2, 3);
     assert_eq!(watching.ended(), []);
+}
+
+#[test]
+fn a_silent_rank_whose_place_another_process_takes_has_not_continued() {
+    let watching = Watching::among(3);
+    watching.warns_of(2);
+    watching.beats_as(2, 2, 1);
+    assert_eq!(watching.ended(), []);
+    watching.beats(2, 2);
+    assert_eq!(watching.ended(), [], "it is forgotten");
 }
 
 #[test]
