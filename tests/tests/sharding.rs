@@ -97,6 +97,18 @@ fn ranks_that_read_their_parts_of_pretrained_weights_begin_as_with_whole_ones() 
 }
 
 #[test]
+fn a_run_continues_without_shards_on_another_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (at_once, _) = train(folder, "at-once", "12", "1", &[]);
+    let (run, _) = train(folder, "run", "8", "2", &["--shard", "parameters"]);
+    Everburn::line(folder, "train --resume --run-dir run --steps 12")
+        .words("--ranks 3 --shard none")
+        .succeed();
+    assert_within(1e-3, &run, &at_once, "resumed");
+}
+
+#[test]
 fn the_state_may_be_in_the_hosts_memory() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -59,6 +59,9 @@ enum Command {
     /// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`
     #[command(disable_help_flag = true)]
     Verify(PassthroughArguments),
+    /// Check the record of a run and replay steps of it, as in `audit runs/a --from 100 --to 200 --ranks 2`
+    #[command(disable_help_flag = true)]
+    Audit(PassthroughArguments),
     /// Train again and again while ranks are killed, stopped and cut off, as in `soak --runs 50`; or simulate that
     /// with many ranks in one process, without a model, as in `soak --simulate 1024 --faults 50 --seed 7`
     #[command(disable_help_flag = true)]
@@ -155,6 +158,7 @@ fn run() -> miette::Result<ExitCode> {
         Command::Import(args) => binary::become_everburn("import", &args.arguments),
         Command::Simulate(args) => binary::become_everburn("simulate", &args.arguments),
         Command::Verify(args) => binary::become_built("verify", &args.arguments),
+        Command::Audit(args) => binary::become_built("audit", &args.arguments),
         Command::Soak(args) if binary::asks_for_simulation(&args.arguments) => {
             binary::become_simulation(&args.arguments)
         }

@@ -41,6 +41,7 @@ fn help_names_the_commands_and_the_flags() {
         "export",
         "import",
         "verify",
+        "audit",
         "soak",
         "doctor",
         "store",

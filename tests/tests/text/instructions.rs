@@ -178,8 +178,17 @@ fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_star
     refused("generate run --batch-size 0", &["--batch-size"]);
     std::fs::write(here.join("prompts.txt"), "\n").unwrap();
     refused("generate run --prompts prompts.txt", &["no prompt"]);
-    let line = "train --config answering.toml --data-on-device --validation-samples 0";
-    let ended = Everburn::line(here, line).run();
+    // A sample too long for the model.
+    let long = "a".repeat(200);
+    let line = serde_json::json!({ "prompt": "a", "completion": long });
+    std::fs::write(here.join("lines.jsonl"), format!("{line}\n").repeat(2)).unwrap();
+    let train = "train --config answering.toml --validation-samples 0";
+    let too_long = "lines.jsonl, line 1: it has 211 tokens, and a window has 161";
+    refused(train, &[too_long]);
+    assert!(!here.join("runs").exists(), "nothing was started");
+    let ended = Everburn::line(here, train)
+        .words("--set text.truncate=true --data-on-device")
+        .run();
     ended.failed_with(
         ended.code().max(1),
         &["--data-on-device", "different lengths"],

@@ -15,7 +15,7 @@ use everburn_record::{Environment, Versions, proc};
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{RunDirectory, StateHashes};
 
-use self::record::Record;
+use self::record::{CheckpointChain, Record};
 use self::replay::{Replay, newest_before};
 use super::{ToolError, failed};
 use crate::config::RunConfig;
@@ -108,9 +108,10 @@ pub(crate) fn run(options: &AuditArguments) -> Result<ExitCode, ToolError> {
     let key = options.key.as_deref().map(StateHashes::read_key);
     let key = key.transpose();
     let key = key.map_err(|error| ToolError::Usage(error.to_string()))?;
-    let record = Record::read(run.path(), key.as_ref())?;
     let checkpoints = CheckpointFolder::new(run.checkpoints(), config.training.keep_checkpoints);
-    record.check_checkpoints(&checkpoints)?;
+    let chains = CheckpointChain::all_in(&checkpoints)?;
+    let record = Record::read(run.path(), key.as_ref())?;
+    record.check_checkpoints(&chains)?;
     say!("{}: {record}", legible(&config.model));
     if options.no_replay {
         return Ok(ExitCode::SUCCESS);

@@ -374,8 +374,8 @@ fn speed(run: &Path) -> Result<f64, ToolError> {
 
 /// A short name of the state in the end.
 fn last_of(hashes: &[Value]) -> String {
-    let last = hashes.last().map(Value::to_string).unwrap_or_default();
-    format!("state {:016x}", compare::digest(last.as_bytes()))
+    let last = hashes.last().map(compare::name_of_state);
+    format!("state {}", last.unwrap_or_default())
 }
 
 #[cfg(test)]

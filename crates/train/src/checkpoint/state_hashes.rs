@@ -216,8 +216,10 @@ impl HashesFile {
             signature: self.key.as_ref().map(|key| link.sign(key)),
             ..hashes.clone()
         });
-        let line = line.map_err(|error| TrainError::Config(error.to_string()))?;
-        let written = writeln!(self.file, "{line}");
+        let mut line = line.map_err(|error| TrainError::Config(error.to_string()))?;
+        line.push('\n');
+        // At once: who reads meanwhile, or after a kill, finds a whole line or none.
+        let written = self.file.write_all(line.as_bytes());
         written.map_err(|error| TrainError::write(&self.path, with_hint(&error)))?;
         self.head = link;
         Ok(())

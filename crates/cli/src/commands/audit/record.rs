@@ -11,7 +11,7 @@ use everburn_record::file;
 use everburn_record::lines::{self, Line};
 use everburn_record::units::counted;
 use everburn_train::StateHashes;
-use everburn_train::checkpoint::CheckpointFolder;
+use everburn_train::checkpoint::{CheckpointFolder, Place};
 
 use crate::commands::verify::compare::Difference;
 use crate::commands::{ToolError, failed};
@@ -27,6 +27,32 @@ pub(super) struct Record {
     /// The link of the chain after each step that has a line. A link is of the line, too, so that lines need not be kept.
     links: BTreeMap<usize, ChainLink>,
     signatures: &'static str,
+}
+
+/// What a checkpoint has of the record.
+#[derive(Debug)]
+pub(super) struct CheckpointChain {
+    place: Place,
+    step: usize,
+    /// The link of the newest line when it was written.
+    chain: String,
+}
+
+impl CheckpointChain {
+    /// Those of the checkpoints of a folder. Read them before the record, so that a run which continues meanwhile has written
+    /// the lines of their steps.
+    pub(super) fn all_in(folder: &CheckpointFolder) -> Result<Vec<Self>, ToolError> {
+        let mut chains = Vec::new();
+        for place in folder.places().map_err(failed)? {
+            let Some(progress) = folder.progress(place) else {
+                tracing::warn!("the checkpoint {place} cannot be read, and is not compared");
+                continue;
+            };
+            let step = progress.step;
+            chains.extend(progress.chain.map(|chain| Self { place, step, chain }));
+        }
+        Ok(chains)
+    }
 }
 
 impl fmt::Display for Record {
@@ -136,23 +162,17 @@ impl Record {
     }
 
     /// Checks that checkpoints were written when the record was as it is now: it is no shorter than it was.
-    pub(super) fn check_checkpoints(&self, folder: &CheckpointFolder) -> Result<(), ToolError> {
-        for place in folder.places().map_err(failed)? {
-            let Some(progress) = folder.progress(place) else {
-                tracing::warn!("the checkpoint {place} cannot be read, and is not compared");
-                continue;
-            };
-            let (step, last) = (progress.step, self.ends().1);
-            let link = self.link_at(step).to_string();
-            if progress.chain.is_some_and(|chain| chain != link) {
-                return Err(failed(format!(
-                    "the checkpoint {place} has another chain after step {step} than {}, which ends with step {last}: lines \
-                     were left out, added or changed since",
-                    self.path.display()
-                )));
-            }
-        }
-        Ok(())
+    pub(super) fn check_checkpoints(&self, chains: &[CheckpointChain]) -> Result<(), ToolError> {
+        let other = |one: &&CheckpointChain| one.chain != self.link_at(one.step).to_string();
+        let Some(CheckpointChain { place, step, .. }) = chains.iter().find(other) else {
+            return Ok(());
+        };
+        Err(failed(format!(
+            "the checkpoint {place} has another chain after step {step} than {}, which ends with step {}: lines were left out, \
+             added or changed since",
+            self.path.display(),
+            self.ends().1
+        )))
     }
 
     /// The line of a step, from the file once more.
@@ -310,9 +330,10 @@ mod tests {
         };
         let files = [("scheduler.bpk".to_owned(), vec![1, 2, 3])].into();
         checkpoints.save(&Checkpoint { progress, files }).unwrap();
-        whole.check_checkpoints(&checkpoints).unwrap();
+        let chains = CheckpointChain::all_in(&checkpoints).unwrap();
+        whole.check_checkpoints(&chains).unwrap();
         let short = read(lines[..2].concat().as_bytes(), None).unwrap();
-        let error = short.check_checkpoints(&checkpoints).unwrap_err();
+        let error = short.check_checkpoints(&chains).unwrap_err();
         assert!(error.to_string().contains("ends with step 2"), "{error}");
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
@@ -14,7 +15,7 @@ use everburn_record::EventKind;
 use everburn_record::units::counted;
 use everburn_report::Events;
 use everburn_train::checkpoint::{Checkpoint, CheckpointFolder};
-use everburn_train::{Chaos, RunDirectory, StateHashes};
+use everburn_train::{Chaos, RunDirectory, StateHashes, TrainingConfig};
 use tempfile::TempDir;
 
 use super::AuditArguments;
@@ -80,6 +81,11 @@ impl Replay<'_> {
         self.start.as_ref().map_or(0, |start| start.progress.step)
     }
 
+    /// The steps that are compared.
+    fn compared(&self) -> Vec<usize> {
+        self.record.steps(self.steps_made() + 1..=self.last)
+    }
+
     fn run_dir(&self) -> PathBuf {
         self.folder.path().join("run")
     }
@@ -90,7 +96,7 @@ impl Replay<'_> {
         let timeout = Duration::from_secs(self.options.run_timeout);
         let begun = Instant::now();
         let mut lines = NewLines::of(self.run_dir().join(StateHashes::FILE));
-        let mut left = VecDeque::from(self.record.steps(self.steps_made() + 1..=self.last));
+        let mut left = VecDeque::from(self.compared());
         loop {
             // Before its lines are read: none comes later.
             let has_ended = child.has_ended();
@@ -125,7 +131,7 @@ impl Replay<'_> {
         (config.ranks.ranks, config.ranks.nodes) = (self.ranks, 1);
         config.ranks.elastic = None;
         let training = &mut config.training;
-        training.hash_every = training.hash_every.or(Some(1));
+        training.hash_every = Some(hash_every(training, &self.compared()));
         (training.hash_key, training.chaos) = (None, Chaos::default());
         (training.keep_checkpoints, training.tensorboard) = (1, false);
         let mut command = Command::new(this_program()?);
@@ -165,17 +171,37 @@ impl Replay<'_> {
         {
             causes.push("the data are not those of the run".to_owned());
         }
-        let replayed = self.steps_made() as u64..difference.step;
-        for event in Events::read(self.run.path(), &mut Vec::new()).iter() {
-            let step = event.step.filter(|step| replayed.contains(step));
-            if let (EventKind::Resume, Some(step)) = (event.kind, step) {
-                causes.push(format!(
-                    "the run was resumed after step {step}, perhaps with other settings; config.toml has those since then"
-                ));
-            }
+        let events = Events::read(self.run.path(), &mut Vec::new());
+        let newest = |kind: EventKind, steps: RangeInclusive<u64>| {
+            let of_kind = events.iter().filter(|event| event.kind == kind);
+            let of_kind = of_kind.filter_map(|event| event.step);
+            of_kind.filter(|step| steps.contains(step)).max()
+        };
+        // What was trained before the newest resume may have had other settings, on whichever side of the difference that is.
+        let made = self.steps_made() as u64;
+        if let Some(step) = newest(EventKind::Resume, made + 1..=u64::MAX) {
+            causes.push(format!(
+                "the run was resumed after step {step}, perhaps with other settings; config.toml has those since then"
+            ));
+        }
+        let regrouped = newest(EventKind::Regroup, 1..=difference.step);
+        if let (Some(step), None) = (regrouped, self.config.training.virtual_ranks) {
+            causes.push(format!(
+                "ranks of the run were lost, or came back, before step {step}: without --virtual-ranks, that changes the bits"
+            ));
         }
         causes
     }
+}
+
+/// How often a replay writes hashes: so often that it has those of all steps that are compared. Before it was resumed, the run
+/// may have written them more often than its configuration says.
+fn hash_every(training: &TrainingConfig, compared: &[usize]) -> usize {
+    // With fragments in flight, hashes decide where the whole model is exchanged: they must be those of the run.
+    let is_fixed = training.outer.fragments.is_some();
+    let has_all =
+        |every: &usize| is_fixed || compared.iter().all(|step| step.is_multiple_of(*every));
+    training.hash_every.filter(has_all).unwrap_or(1)
 }
 
 /// Ends a replay that has done its work. It leaves a checkpoint, which has the fingerprint of its data.
@@ -211,5 +237,28 @@ impl NewLines {
         self.read += text.len() as u64;
         let text = String::from_utf8_lossy(&text);
         Ok(text.lines().map(str::to_owned).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replay_has_the_hashes_of_every_step_that_is_compared() {
+        let chosen = |every, fragments, compared: &[usize]| {
+            let mut training = TrainingConfig {
+                hash_every: every,
+                ..TrainingConfig::default()
+            };
+            training.outer.fragments = fragments;
+            hash_every(&training, compared)
+        };
+        assert_eq!(chosen(Some(5), None, &[5, 10]), 5);
+        // The run was resumed with fewer of them, or without any.
+        assert_eq!(chosen(Some(5), None, &[1, 2, 5]), 1);
+        assert_eq!(chosen(None, None, &[5]), 1);
+        // Rounds of four steps.
+        assert_eq!(chosen(Some(3), Some(2), &[4, 8]), 3);
     }
 }

@@ -56,11 +56,13 @@ fn name_of(tensor: &Value) -> &str {
     tensor[0].as_str().unwrap_or("a tensor without a name")
 }
 
-/// FNV-1a (Fowler, Noll and Vo), 64 bits: a name for a state, not a proof.
-pub(in crate::commands) fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+/// A short name of the state in a line, and not a proof of it: FNV-1a (Fowler, Noll and Vo), 64 bits.
+pub(in crate::commands) fn name_of_state(line: &Value) -> String {
+    let state = OF_STEP.map(|key| line[key].to_string()).concat();
+    let hash = state.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
 }
 
 #[cfg(test)]
@@ -89,6 +91,8 @@ mod tests {
         assert_eq!(loss.what, "the loss");
         let mut of_another_chain = line(1, "a", "0");
         of_another_chain["chain"] = json!("00");
+        assert_eq!(name_of_state(&of_another_chain), name_of_state(&ours[0]));
+        assert_ne!(name_of_state(&ours[1]), name_of_state(&ours[0]));
         assert_eq!(compare(&ours[..1], &[of_another_chain]), None);
     }
 }

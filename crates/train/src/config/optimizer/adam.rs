@@ -68,9 +68,9 @@ macro_rules! in_one_pass {
 }
 
 in_one_pass! {
-    /// Burn's [`BurnsAdam`], to the bit. Its states and records are Burn's.
+    /// Burn's [`BurnsAdam`], to the bit except where numbers would be subnormal. Its states and records are Burn's.
     Adam: BurnsAdam, AdamState, Gradient;
-    /// Burn's [`BurnsAdamW`], to the bit. Its states and records are Burn's.
+    /// Burn's [`BurnsAdamW`], to the bit except where numbers would be subnormal. Its states and records are Burn's.
     AdamW: BurnsAdamW, AdamWState, Parameter;
 }
 
