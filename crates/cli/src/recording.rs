@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_collectives::heartbeat::{EndedStall, HangReport, HeartbeatMonitor};
+use everburn_collectives::heartbeat::{EndedStall, HangReport, HeartbeatMonitor, StallCause};
 use everburn_collectives::rendezvous::WaitListener;
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
 use everburn_record::{Environment, Event, EventKind, Live, stopped_on_request, unix_time_ms};
@@ -128,13 +128,18 @@ pub(crate) fn note_ended_stalls(
     }
 }
 
+/// A rank that was busy, as with samples after an epoch, has not stalled.
 fn ended_stall(stall: &EndedStall) -> Event {
+    let kind = match stall.cause {
+        StallCause::Busy => EventKind::Warning,
+        _ => EventKind::Stall,
+    };
     Event {
         rank: Some(stall.member),
         // A step that was under way has not been made.
         step: stall.step.checked_sub(1),
         lasted_ms: Some(milliseconds(stall.lasted)),
-        ..Event::new(EventKind::Stall, stall.to_string())
+        ..Event::new(kind, stall.to_string())
     }
 }
 
@@ -250,7 +255,6 @@ pub(crate) fn rank_statuses(
 
 #[cfg(test)]
 mod tests {
-    use everburn_collectives::heartbeat::StallCause;
     use everburn_launch::{JobFailure, RankExit};
 
     use super::*;
@@ -364,6 +368,9 @@ mod tests {
         let text = "rank 1 (slot 2) stalled for 14 s at step 341, while others waited for it in barrier, and continues: its \
                     process was stopped (SIGSTOP; pid 4711)";
         assert_eq!(event.text, text);
+        let cause = StallCause::Busy;
+        let busy = ended_stall(&EndedStall { cause, ..stall });
+        assert_eq!(busy.kind, EventKind::Warning);
     }
 
     #[test]
