@@ -83,7 +83,8 @@ fn a_run_is_audited_on_other_numbers_of_ranks_and_changes_of_it_are_found() {
     let ended = audit("--from 10 --ranks 2 --key key").succeed();
     ended.prints([
         "mnist-bn: 12 lines of steps 1 to 12, unchanged, signed with this key; chain ",
-        "  steps 9 to 12 on 2 ranks, from the checkpoint epoch-0002\n",
+        "  trained parameters as recorded: epoch-000",
+        ", model.safetensors\n  steps 9 to 12 on 2 ranks, from the checkpoint epoch-0002\n",
         "the replay has the recorded bits\n",
     ]);
     let ended = audit("--to 2 --ranks 3").succeed();
@@ -104,7 +105,23 @@ fn a_run_is_audited_on_other_numbers_of_ranks_and_changes_of_it_are_found() {
     ended.failed_with(1, &["step 5 (line 5) breaks the chain"]);
     std::fs::write(run.path.join("hashes.jsonl"), hashes).unwrap();
 
-    run.damage_checkpoint(2);
+    let earlier = std::fs::read(run.checkpoint(2).join("model.safetensors")).unwrap();
+    for file in [
+        "checkpoints/epoch-0003/model.safetensors",
+        "model.safetensors",
+    ] {
+        let path = run.path.join(file);
+        let own = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &earlier).unwrap();
+        let ended = audit("--no-replay").run();
+        ended.failed_with(1, &[file, " has other values of `", "` than step 12 of "]);
+        std::fs::write(&path, own).unwrap();
+    }
+
+    let path = run.checkpoint(2).join("optimizer.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(path, bytes).unwrap();
     let ended = audit("--from 10").run();
     let damaged =
         "would begin after step 8: the checkpoint run/checkpoints/epoch-0002 cannot be used";

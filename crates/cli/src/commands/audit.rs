@@ -2,6 +2,7 @@
 
 mod record;
 mod replay;
+mod weights;
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -23,11 +24,12 @@ use crate::{legible, missing_run};
 
 /// Check the record of a run and replay steps of it, as in `audit RUN --from 100 --to 200 --ranks 2`.
 ///
-/// Checks that no line of hashes.jsonl was changed, left out or added since it was written. Then trains the steps of the
+/// Checks that no line of hashes.jsonl was changed, left out or added since it was written, and that checkpoints and
+/// model.safetensors have the trained parameters of their steps. Then trains the steps of the
 /// window again, from the newest checkpoint before it or else from the start, and compares parameters, buffers, optimizer
 /// state and loss after each step, bit by bit.
 ///
-/// If the record was changed or a step differs, it names the first step and tensor and exits with 1.
+/// If the record or a file was changed or a step differs, it names the first step and tensor and exits with 1.
 #[derive(Debug, Args)]
 pub(crate) struct AuditArguments {
     /// The folder of a run that was trained with --hash-every.
@@ -50,7 +52,7 @@ pub(crate) struct AuditArguments {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 
-    /// Check only the record, and replay nothing.
+    /// Check only the record and the files, and replay nothing.
     #[arg(long, conflicts_with_all = ["from", "to", "ranks"])]
     no_replay: bool,
 
@@ -113,6 +115,9 @@ pub(crate) fn run(options: &AuditArguments) -> Result<ExitCode, ToolError> {
     let record = Record::read(run.path(), key.as_ref())?;
     record.check_checkpoints(&chains)?;
     say!("{}: {record}", legible(&config.model));
+    for line in weights::compare(&run, &config, &chains, &record)? {
+        say!("  {line}");
+    }
     if options.no_replay {
         return Ok(ExitCode::SUCCESS);
     }

@@ -32,10 +32,10 @@ pub(super) struct Record {
 /// What a checkpoint has of the record.
 #[derive(Debug)]
 pub(super) struct CheckpointChain {
-    place: Place,
-    step: usize,
-    /// The link of the newest line when it was written.
-    chain: String,
+    pub(super) place: Place,
+    pub(super) step: usize,
+    /// The link of the newest line when it was written, if lines were written.
+    chain: Option<String>,
 }
 
 impl CheckpointChain {
@@ -48,8 +48,8 @@ impl CheckpointChain {
                 tracing::warn!("the checkpoint {place} cannot be read, and is not compared");
                 continue;
             };
-            let step = progress.step;
-            chains.extend(progress.chain.map(|chain| Self { place, step, chain }));
+            let (step, chain) = (progress.step, progress.chain);
+            chains.push(Self { place, step, chain });
         }
         Ok(chains)
     }
@@ -155,6 +155,11 @@ impl Record {
         self.links.range(range).map(|(step, _)| *step).collect()
     }
 
+    /// Whether a step has a line.
+    pub(super) fn has(&self, step: usize) -> bool {
+        self.links.contains_key(&step)
+    }
+
     /// The link of the newest line when `step` had been made.
     fn link_at(&self, step: usize) -> ChainLink {
         let newest = self.links.range(..=step).next_back();
@@ -163,7 +168,10 @@ impl Record {
 
     /// Checks that checkpoints were written when the record was as it is now: it is no shorter than it was.
     pub(super) fn check_checkpoints(&self, chains: &[CheckpointChain]) -> Result<(), ToolError> {
-        let other = |one: &&CheckpointChain| one.chain != self.link_at(one.step).to_string();
+        let other = |one: &&CheckpointChain| {
+            let chain = one.chain.as_ref();
+            chain.is_some_and(|chain| *chain != self.link_at(one.step).to_string())
+        };
         let Some(CheckpointChain { place, step, .. }) = chains.iter().find(other) else {
             return Ok(());
         };
@@ -176,7 +184,7 @@ impl Record {
     }
 
     /// The line of a step, from the file once more.
-    fn line(&self, step: usize) -> Result<StateHashes, ToolError> {
+    pub(super) fn line(&self, step: usize) -> Result<StateHashes, ToolError> {
         let mut found = None;
         let file = file::open(&self.path).map_err(|error| unread(&self.path, &error))?;
         let read = lines::each(file, LONGEST_LINE, |_, line| {
