@@ -90,6 +90,8 @@ fn a_run_is_audited_on_other_numbers_of_ranks_and_changes_of_it_are_found() {
     let ended = audit("--to 2 --ranks 3").succeed();
     ended.prints(["  steps 1 to 2 on 3 ranks, from the start\n"]);
 
+    let ended = audit("--to 2 --run-timeout 0").run();
+    ended.failed_with(76, &["the replay was ended: it took longer than 0 s"]);
     let ended = audit("--to 2 -- --learning-rate 0.5").run();
     ended.failed_with(1, &[]);
     ended.prints(["the replay DIFFERS at step 1: `", " in the record and "]);
@@ -122,8 +124,8 @@ fn a_run_is_audited_on_other_numbers_of_ranks_and_changes_of_it_are_found() {
     let mut bytes = std::fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(path, bytes).unwrap();
-    let ended = audit("--from 10").run();
     let damaged =
         "would begin after step 8: the checkpoint run/checkpoints/epoch-0002 cannot be used";
-    ended.failed_with(1, &[damaged, "is damaged: the tensor "]);
+    let advice = "give --from a recorded step up to 8, or move this checkpoint away";
+    audit("--from 10").refused(&[damaged, "is damaged: the tensor ", advice]);
 }

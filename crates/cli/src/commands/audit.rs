@@ -18,7 +18,7 @@ use everburn_train::{RunDirectory, StateHashes};
 
 use self::record::{CheckpointChain, Record};
 use self::replay::{Replay, newest_before};
-use super::{ToolError, failed};
+use super::ToolError;
 use crate::config::RunConfig;
 use crate::{legible, missing_run};
 
@@ -106,10 +106,10 @@ pub(crate) fn run(options: &AuditArguments) -> Result<ExitCode, ToolError> {
     let run = RunDirectory::open(&options.run).map_err(|error| {
         ToolError::Usage(format!("{error}; {}", missing_run::help(&options.run)))
     })?;
-    let config = RunConfig::of_run(&run).map_err(failed)?;
+    let config = RunConfig::of_run(&run).map_err(undone)?;
     let key = options.key.as_deref().map(StateHashes::read_key);
     let key = key.transpose();
-    let key = key.map_err(|error| ToolError::Usage(error.to_string()))?;
+    let key = key.map_err(undone)?;
     let checkpoints = CheckpointFolder::new(run.checkpoints(), config.training.keep_checkpoints);
     let chains = CheckpointChain::all_in(&checkpoints)?;
     let record = Record::read(run.path(), key.as_ref())?;
@@ -132,7 +132,7 @@ pub(crate) fn run(options: &AuditArguments) -> Result<ExitCode, ToolError> {
         ranks,
         start: newest_before(&checkpoints, *window.start())?,
         last: *window.end(),
-        folder: tempfile::tempdir().map_err(failed)?,
+        folder: tempfile::tempdir().map_err(undone)?,
     };
     say!("  {replay}");
     let Some(difference) = replay.follow(&Children::listen()?)? else {
@@ -144,6 +144,11 @@ pub(crate) fn run(options: &AuditArguments) -> Result<ExitCode, ToolError> {
         say!("  {cause}");
     }
     Ok(ExitCode::FAILURE)
+}
+
+/// An error that is no finding: what was changed or differs ends with another exit code.
+fn undone(error: impl std::fmt::Display) -> ToolError {
+    ToolError::Usage(error.to_string())
 }
 
 /// Warns where the run was made by versions or on a CPU that may round differently.

@@ -13,6 +13,7 @@ use everburn_record::units::counted;
 use everburn_train::StateHashes;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
 
+use super::undone;
 use crate::commands::verify::compare::Difference;
 use crate::commands::{ToolError, failed};
 use crate::legible;
@@ -43,7 +44,7 @@ impl CheckpointChain {
     /// the lines of their steps.
     pub(super) fn all_in(folder: &CheckpointFolder) -> Result<Vec<Self>, ToolError> {
         let mut chains = Vec::new();
-        for place in folder.places().map_err(failed)? {
+        for place in folder.places().map_err(undone)? {
             let Some(progress) = folder.progress(place) else {
                 tracing::warn!("the checkpoint {place} cannot be read, and is not compared");
                 continue;
@@ -228,7 +229,7 @@ impl Record {
 }
 
 fn unread(path: &Path, error: &io::Error) -> ToolError {
-    failed(format!("reading {} failed: {error}", path.display()))
+    undone(format!("reading {} failed: {error}", path.display()))
 }
 
 /// The loss, if that differs, and the first tensor that does.

@@ -81,9 +81,6 @@ pub(super) fn compare(
     let of = |names: &[String], what: &str| {
         (!names.is_empty()).then(|| format!("trained parameters {what}: {}", names.join(", ")))
     };
-    let said = [
-        of(&same, "as recorded"),
-        of(&left, "not compared, because no line is of their step"),
-    ];
+    let said = [of(&same, "as recorded"), of(&left, "not compared")];
     Ok(said.into_iter().flatten().collect())
 }
