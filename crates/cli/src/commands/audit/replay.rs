@@ -193,8 +193,19 @@ impl Replay<'_> {
                 "ranks of the run were lost, or came back, before step {step}: without --virtual-ranks, that changes the bits"
             ));
         }
+        causes.extend(other_checkpoints(&self.config.training, self.ranks));
         causes
     }
+}
+
+/// With local steps on several ranks, other checkpoints are other bits.
+fn other_checkpoints(training: &TrainingConfig, ranks: usize) -> Option<String> {
+    let has_means = training.sync.steps().is_some() && ranks > 1;
+    has_means.then(|| {
+        "a checkpoint that the run has written, or at which it was resumed, and the replay has not: with --local-steps, it \
+         averages the optimizer's states of the ranks"
+            .to_owned()
+    })
 }
 
 /// How often a replay writes hashes: so often that it has those of all steps that are compared. Before it was resumed, the run
@@ -246,6 +257,16 @@ impl NewLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checkpoints_explain_a_difference_of_local_steps_on_several_ranks() {
+        let mut training = TrainingConfig::default();
+        assert_eq!(other_checkpoints(&training, 2), None);
+        training.sync = "4".parse().unwrap();
+        assert_eq!(other_checkpoints(&training, 1), None);
+        let cause = other_checkpoints(&training, 2).unwrap();
+        assert!(cause.contains("with --local-steps"), "{cause}");
+    }
 
     #[test]
     fn a_replay_has_the_hashes_of_every_step_that_is_compared() {
