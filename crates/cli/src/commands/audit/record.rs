@@ -27,7 +27,10 @@ pub(super) struct Record {
     path: PathBuf,
     /// The link of the chain after each step that has a line. A link is of the line, too, so that lines need not be kept.
     links: BTreeMap<usize, ChainLink>,
-    signatures: &'static str,
+    /// How many lines are signed.
+    signed: usize,
+    /// Their signatures were checked.
+    has_key: bool,
 }
 
 /// What a checkpoint has of the record.
@@ -60,7 +63,12 @@ impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, last) = self.ends();
         let (lines, head) = (counted(self.links.len(), "line"), self.link_at(last));
-        let signatures = self.signatures;
+        let signatures = match self.signed {
+            0 => "not signed".to_owned(),
+            all if all == self.links.len() && self.has_key => "signed with this key".to_owned(),
+            all if all == self.links.len() => "with signatures that --key checks".to_owned(),
+            some => format!("{some} of them with signatures that --key checks"),
+        };
         write!(
             f,
             "{lines} of steps {first} to {last}, unchanged, {signatures}; chain {head}"
@@ -83,7 +91,8 @@ impl Record {
         let mut record = Self {
             path,
             links: BTreeMap::new(),
-            signatures: "not signed",
+            signed: 0,
+            has_key: key.is_some(),
         };
         let mut checked = Ok(());
         let read = lines::each(file, LONGEST_LINE, |number, line| {
@@ -131,15 +140,13 @@ impl Record {
                 "step {step} (line {number}) breaks the chain: the line was changed, or lines before it were left out or added"
             ));
         }
-        self.signatures = match (key, &state.signature) {
-            (Some(key), Some(signature)) => match link.verify(signature, key) {
-                Ok(()) => "signed with this key",
-                Err(_) => return Err(format!("step {step} is signed with another key")),
-            },
+        match (key, &state.signature) {
+            (Some(key), Some(signature)) if link.verify(signature, key).is_err() => {
+                return Err(format!("step {step} is signed with another key"));
+            }
             (Some(_), None) => return Err(format!("step {step} is not signed")),
-            (None, Some(_)) => "with signatures that --key checks",
-            (None, None) => "not signed",
-        };
+            _ => self.signed += usize::from(state.signature.is_some()),
+        }
         self.links.insert(step, link);
         Ok(())
     }
@@ -354,9 +361,13 @@ mod tests {
         assert!(shown(Some(&key)).unwrap().contains("signed with this key"));
         assert!(shown(None).unwrap().contains("that --key checks"));
         assert!(shown(Some(&other)).unwrap_err().contains("another key"));
-        let unsigned = written(None).concat().into_bytes();
-        let error = read(&unsigned, Some(&key)).unwrap_err();
+        let unsigned = written(None);
+        let error = read(unsigned.concat().as_bytes(), Some(&key)).unwrap_err();
         assert!(error.contains("step 1 is not signed"), "{error}");
+        // The run was resumed with a key.
+        let both = [&unsigned[..3], &written(Some(&key))[3..]].concat();
+        let partly = read(both.concat().as_bytes(), None).unwrap().to_string();
+        assert!(partly.contains(", 1 of them with signatures"), "{partly}");
     }
 
     #[test]
