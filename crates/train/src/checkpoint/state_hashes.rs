@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Bytes;
@@ -190,7 +191,9 @@ fn hex(hash: &[u8]) -> String {
 #[derive(Debug)]
 pub(crate) struct HashesFile {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
+    /// Lines were written that a power cut may take.
+    is_unsynced: bool,
     newest: usize,
     /// The link of the newest line.
     head: ChainLink,
@@ -219,7 +222,9 @@ impl HashesFile {
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         Ok(Self {
             path,
-            file,
+            file: Arc::new(file),
+            // A process that was killed may have written lines.
+            is_unsynced: newest > 0,
             newest,
             head,
             key,
@@ -238,6 +243,7 @@ impl HashesFile {
 
     pub(crate) fn write(&mut self, hashes: &StateHashes) -> Result<(), TrainError> {
         self.newest = hashes.step;
+        self.is_unsynced = true;
         let link = hashes.link_after(self.head);
         let line = serde_json::to_string(&StateHashes {
             chain: Some(link.to_string()),
@@ -251,6 +257,22 @@ impl HashesFile {
         written.map_err(|error| TrainError::write(&self.path, with_hint(&error)))?;
         self.head = link;
         Ok(())
+    }
+
+    /// What syncs the lines so far to the disk, on any thread: before a checkpoint is there that has their link. Does nothing
+    /// if there are no lines since the last call.
+    pub(crate) fn begin_sync(
+        &mut self,
+    ) -> impl FnOnce() -> Result<(), TrainError> + Send + 'static + use<> {
+        let is_unsynced = std::mem::take(&mut self.is_unsynced);
+        let unsynced = is_unsynced.then(|| (Arc::clone(&self.file), self.path.clone()));
+        move || match unsynced {
+            None => Ok(()),
+            Some((file, path)) => {
+                let synced = file.sync_data();
+                synced.map_err(|error| TrainError::write(&path, with_hint(&error)))
+            }
+        }
     }
 }
 
@@ -290,6 +312,19 @@ mod tests {
         assert_eq!(write(resumed, 2, 3..=4), head);
         assert_eq!(text(resumed), text(whole));
         assert!(text(whole).ends_with(&format!("\"chain\":\"{head}\"}}\n")));
+    }
+
+    #[test]
+    fn lines_are_synced_once_before_a_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = HashesFile::from(folder.path(), 0, None).unwrap();
+        assert!(!file.is_unsynced);
+        file.write(&state(1)).unwrap();
+        assert!(file.is_unsynced);
+        file.begin_sync()().unwrap();
+        assert!(!file.is_unsynced);
+        let resumed = HashesFile::from(folder.path(), 1, None).unwrap();
+        assert!(resumed.is_unsynced, "another process may not have synced");
     }
 
     #[test]
