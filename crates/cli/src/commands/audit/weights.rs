@@ -39,7 +39,8 @@ fn weights_of(
     if path.exists() {
         let newest = checkpoints.iter().map(|checkpoint| checkpoint.step).max();
         let ended_after = run.read_report().ok().map(|report| report.steps);
-        // With low-rank adaptation, the factors are part of the weights there. Of a run that was resumed, the model is an earlier one.
+        // With low-rank adaptation, the factors are part of the weights there. Of a run that was resumed and has not ended, the
+        // model is of an earlier step.
         let is_of_end = config.training.lora.is_none() && ended_after >= newest;
         all.push(Weights {
             name: "model.safetensors".to_owned(),
