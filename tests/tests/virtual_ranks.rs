@@ -83,12 +83,15 @@ fn a_run_is_audited_on_other_numbers_of_ranks_and_changes_of_it_are_found() {
     let ended = audit("--from 10 --ranks 2 --key key").succeed();
     ended.prints([
         "mnist-bn: 12 lines of steps 1 to 12, unchanged, signed with this key; chain ",
-        "  steps 9 to 12 on 2 ranks, from the checkpoint epoch-0002\n",
+        "  trained parameters as recorded: epoch-000",
+        ", model.safetensors\n  steps 9 to 12 on 2 ranks, from the checkpoint epoch-0002\n",
         "the replay has the recorded bits\n",
     ]);
     let ended = audit("--to 2 --ranks 3").succeed();
     ended.prints(["  steps 1 to 2 on 3 ranks, from the start\n"]);
 
+    let ended = audit("--to 2 --run-timeout 0").run();
+    ended.failed_with(76, &["the replay was ended: it took longer than 0 s"]);
     let ended = audit("--to 2 -- --learning-rate 0.5").run();
     ended.failed_with(1, &[]);
     ended.prints(["the replay DIFFERS at step 1: `", " in the record and "]);
@@ -104,9 +107,25 @@ fn a_run_is_audited_on_other_numbers_of_ranks_and_changes_of_it_are_found() {
     ended.failed_with(1, &["step 5 (line 5) breaks the chain"]);
     std::fs::write(run.path.join("hashes.jsonl"), hashes).unwrap();
 
-    run.damage_checkpoint(2);
-    let ended = audit("--from 10").run();
+    let earlier = std::fs::read(run.checkpoint(2).join("model.safetensors")).unwrap();
+    for file in [
+        "checkpoints/epoch-0003/model.safetensors",
+        "model.safetensors",
+    ] {
+        let path = run.path.join(file);
+        let own = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &earlier).unwrap();
+        let ended = audit("--no-replay").run();
+        ended.failed_with(1, &[file, " has other values of `", "` than step 12 of "]);
+        std::fs::write(&path, own).unwrap();
+    }
+
+    let path = run.checkpoint(2).join("optimizer.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(path, bytes).unwrap();
     let damaged =
         "would begin after step 8: the checkpoint run/checkpoints/epoch-0002 cannot be used";
-    ended.failed_with(1, &[damaged, "is damaged: the tensor "]);
+    let advice = "give --from a recorded step up to 8, or move this checkpoint away";
+    audit("--from 10").refused(&[damaged, "is damaged: the tensor ", advice]);
 }

@@ -1,10 +1,11 @@
 //! Reading, comparing and replacing all tensors of a module.
 
 use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
-use burn::tensor::{Bool, Int, TensorData};
+use burn::tensor::{Bool, DType, Int, Shape, TensorData};
 use everburn_collectives::group::ProcessGroup;
 use everburn_nn::TiedParameters;
 use sha2::{Digest, Sha256};
@@ -19,7 +20,7 @@ pub(crate) struct TensorDescription {
     pub(crate) path: String,
     pub(crate) id: ParamId,
     pub(crate) shape: Vec<usize>,
-    pub(crate) dtype: burn::tensor::DType,
+    pub(crate) dtype: DType,
     pub(crate) kind: TensorKind,
 }
 
@@ -128,10 +129,15 @@ pub(crate) const FINGERPRINT_BYTES: usize = 32;
 
 /// SHA-256 of type, shape and bytes.
 pub(crate) fn fingerprint(data: &TensorData) -> [u8; FINGERPRINT_BYTES] {
-    let mut hash = Sha256::new();
-    hash.update(format!("{:?}{:?}", data.dtype(), data.shape()));
+    let mut hash = begin_fingerprint(data.dtype(), data.shape());
     hash.update(data.as_bytes());
     hash.finalize().into()
+}
+
+fn begin_fingerprint(dtype: DType, shape: &Shape) -> Sha256 {
+    let mut hash = Sha256::new();
+    hash.update(format!("{dtype:?}{shape:?}"));
+    hash
 }
 
 /// The identity of a tensor's values.
@@ -159,18 +165,48 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Those of all parameters and buffers of `model`, in the order of its fields.
+    /// Those of all parameters and buffers of `model`, in the order of its fields and in the layout in which they are saved.
     ///
     /// # Errors
     /// [`DdpError::Read`] if a device does not give the numbers.
     pub fn of_all<M: Module>(model: &M) -> Result<Vec<Self>, DdpError> {
-        let tensors = read(model)?.into_iter();
-        let of = |(description, data): (TensorDescription, TensorData)| Self {
-            hash: fingerprint(&data),
-            path: description.path,
-            id: description.id,
+        flush_running_statistics(model);
+        let all = |_: &str, _: TensorKind| true;
+        let mut visitor = Reader {
+            as_saved: true,
+            ..Reader::new(&all)
         };
-        Ok(tensors.map(of).collect())
+        model.visit(&mut visitor);
+        let of = |tensor| {
+            let (description, data) = read_or_error(tensor)?;
+            Ok(Self {
+                hash: fingerprint(&data),
+                path: description.path,
+                id: description.id,
+            })
+        };
+        visitor.tensors.into_iter().map(of).collect()
+    }
+
+    /// The [`hash`](Self::hash) of a tensor whose numbers are read from `bytes`, to their end.
+    ///
+    /// # Errors
+    /// That of `bytes`.
+    pub fn hash_of(
+        dtype: DType,
+        shape: &Shape,
+        mut bytes: impl Read,
+    ) -> io::Result<[u8; FINGERPRINT_BYTES]> {
+        let mut hash = begin_fingerprint(dtype, shape);
+        let mut block = vec![0_u8; 1 << 16];
+        loop {
+            match bytes.read(&mut block) {
+                Ok(0) => return Ok(hash.finalize().into()),
+                Ok(length) => hash.update(&block[..length]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -210,6 +246,8 @@ pub(crate) fn first_difference(
 
 struct Reader<'a> {
     path: Vec<String>,
+    /// Values are read in the layout in which they are saved, not in that in which a layer holds them.
+    as_saved: bool,
     /// Whether the values at a path, of a kind, are read.
     reads: &'a dyn Fn(&str, TensorKind) -> bool,
     tensors: Vec<(TensorDescription, Result<TensorData, String>)>,
@@ -219,6 +257,7 @@ impl<'a> Reader<'a> {
     fn new(reads: &'a dyn Fn(&str, TensorKind) -> bool) -> Self {
         Self {
             path: Vec::new(),
+            as_saved: false,
             reads,
             tensors: Vec::new(),
         }
@@ -229,7 +268,7 @@ impl<'a> Reader<'a> {
         &mut self,
         id: ParamId,
         shape: Vec<usize>,
-        dtype: burn::tensor::DType,
+        dtype: DType,
         kind: TensorKind,
     ) -> Option<&mut Result<TensorData, String>> {
         let description = TensorDescription {
@@ -252,7 +291,10 @@ impl ModuleVisitor for Reader<'_> {
     everburn_nn::walking! { path }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.base();
+        let value = match self.as_saved {
+            true => param.transform_for_save().val(),
+            false => param.base(),
+        };
         let kind = if value.is_require_grad() {
             TensorKind::Trainable
         } else {

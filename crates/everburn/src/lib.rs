@@ -17,6 +17,7 @@
 //! | [`profile`] | where the time of a step goes |
 //! | [`launch`] | one process per rank, started, watched and ended together |
 //! | [`devices`] | devices by name: `flex`, `cuda:0` |
+//! | [`auth`] | the secret of a job; chains of entries and their signatures |
 //! | [`kernels`] | where compiled GPU kernels are kept |
 //!
 //! The [`prelude`] has what a training program needs. A rank may be a process ([`launch::run`]) or a thread. Here two
@@ -43,6 +44,7 @@
 pub mod tasks;
 
 pub use burn;
+pub use everburn_auth as auth;
 pub use everburn_cli::{App, devices, kernels};
 pub use everburn_collectives as collectives;
 pub use everburn_datasets as datasets;

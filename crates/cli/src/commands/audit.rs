@@ -2,6 +2,7 @@
 
 mod record;
 mod replay;
+mod weights;
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -17,17 +18,18 @@ use everburn_train::{RunDirectory, StateHashes};
 
 use self::record::{CheckpointChain, Record};
 use self::replay::{Replay, newest_before};
-use super::{ToolError, failed};
+use super::ToolError;
 use crate::config::RunConfig;
 use crate::{legible, missing_run};
 
 /// Check the record of a run and replay steps of it, as in `audit RUN --from 100 --to 200 --ranks 2`.
 ///
-/// Checks that no line of hashes.jsonl was changed, left out or added since it was written. Then trains the steps of the
+/// Checks that no line of hashes.jsonl was changed, left out or added since it was written, and that checkpoints and
+/// model.safetensors have the trained parameters of their steps. Then trains the steps of the
 /// window again, from the newest checkpoint before it or else from the start, and compares parameters, buffers, optimizer
 /// state and loss after each step, bit by bit.
 ///
-/// If the record was changed or a step differs, it names the first step and tensor and exits with 1.
+/// If the record or a file was changed or a step differs, it names the first step and tensor and exits with 1.
 #[derive(Debug, Args)]
 pub(crate) struct AuditArguments {
     /// The folder of a run that was trained with --hash-every.
@@ -50,7 +52,7 @@ pub(crate) struct AuditArguments {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 
-    /// Check only the record, and replay nothing.
+    /// Check only the record and the files, and replay nothing.
     #[arg(long, conflicts_with_all = ["from", "to", "ranks"])]
     no_replay: bool,
 
@@ -104,15 +106,18 @@ pub(crate) fn run(options: &AuditArguments) -> Result<ExitCode, ToolError> {
     let run = RunDirectory::open(&options.run).map_err(|error| {
         ToolError::Usage(format!("{error}; {}", missing_run::help(&options.run)))
     })?;
-    let config = RunConfig::of_run(&run).map_err(failed)?;
+    let config = RunConfig::of_run(&run).map_err(undone)?;
     let key = options.key.as_deref().map(StateHashes::read_key);
     let key = key.transpose();
-    let key = key.map_err(|error| ToolError::Usage(error.to_string()))?;
+    let key = key.map_err(undone)?;
     let checkpoints = CheckpointFolder::new(run.checkpoints(), config.training.keep_checkpoints);
     let chains = CheckpointChain::all_in(&checkpoints)?;
     let record = Record::read(run.path(), key.as_ref())?;
     record.check_checkpoints(&chains)?;
     say!("{}: {record}", legible(&config.model));
+    for line in weights::compare(&run, &config, &chains, &record)? {
+        say!("  {line}");
+    }
     if options.no_replay {
         return Ok(ExitCode::SUCCESS);
     }
@@ -127,7 +132,7 @@ pub(crate) fn run(options: &AuditArguments) -> Result<ExitCode, ToolError> {
         ranks,
         start: newest_before(&checkpoints, *window.start())?,
         last: *window.end(),
-        folder: tempfile::tempdir().map_err(failed)?,
+        folder: tempfile::tempdir().map_err(undone)?,
     };
     say!("  {replay}");
     let Some(difference) = replay.follow(&Children::listen()?)? else {
@@ -139,6 +144,11 @@ pub(crate) fn run(options: &AuditArguments) -> Result<ExitCode, ToolError> {
         say!("  {cause}");
     }
     Ok(ExitCode::FAILURE)
+}
+
+/// An error that is no finding: what was changed or differs ends with another exit code.
+fn undone(error: impl std::fmt::Display) -> ToolError {
+    ToolError::Usage(error.to_string())
 }
 
 /// Warns where the run was made by versions or on a CPU that may round differently.

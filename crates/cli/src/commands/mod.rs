@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Subcommand;
-use everburn_launch::{ChildError, Children, EndedChild};
+use everburn_launch::{ChildError, Children, EXIT_STALLED, EndedChild};
 use everburn_record::EXIT_INTERRUPTED;
 
 use crate::arguments::keys::with_flags;
@@ -95,6 +95,9 @@ impl ToolError {
         ExitCode::from(match self {
             Self::Usage(_) => EXIT_USAGE,
             Self::Child(ChildError::Interrupted) => EXIT_INTERRUPTED,
+            Self::Child(ChildError::TooLong { .. }) => {
+                u8::try_from(EXIT_STALLED).unwrap_or(EXIT_FAILURE)
+            }
             Self::Child(_) | Self::Failed(_) => EXIT_FAILURE,
         })
     }

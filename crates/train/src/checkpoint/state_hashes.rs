@@ -1,9 +1,10 @@
 //! Fingerprints of all that is learnt, by which runs can be compared to the bit, as a chain of lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Bytes;
@@ -15,6 +16,7 @@ use everburn_record::file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::checkpoint::tensor_file;
 use crate::error::{TrainError, with_hint};
 use crate::metrics::sums::MetricSums;
 use crate::record::kept_lines::keep_lines;
@@ -22,6 +24,9 @@ use crate::record::run_directory::unread;
 
 /// How much of a hash is written: 128 bits, for which nobody can find another state on purpose.
 const BYTES: usize = 16;
+
+/// How the names of what belongs to the optimizer's state begin.
+const OPTIMIZER: &str = "optimizer/";
 
 /// The state of a training after a step: a line of `hashes.jsonl`.
 ///
@@ -100,6 +105,30 @@ impl StateHashes {
         }
     }
 
+    /// The first trained parameter that has other numbers in the safetensors file at `path`, or is not in it: `None` if the
+    /// file has the trained parameters of this step. Buffers are not compared, because they may change after the step.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if the file cannot be read.
+    pub fn first_difference_in(&self, path: &Path) -> Result<Option<&str>, TrainError> {
+        let found = tensor_file::fingerprints(path).map_err(|reason| unread(path, &reason))?;
+        let of_states = self.tensors.iter().filter_map(|(name, _)| {
+            let (parameter, _) = name.strip_prefix(OPTIMIZER)?.rsplit_once('/')?;
+            Some(parameter)
+        });
+        let trained = of_states.collect::<HashSet<_>>();
+        let is_trained = |name: &String| trained.contains(name.as_str());
+        let hashes = self.tensors.iter().filter(|(name, _)| is_trained(name));
+        let hashes = hashes.map(|(_, hash)| hash).collect::<HashSet<_>>();
+        let differs = |(name, hash): &&(String, String)| {
+            // A parameter at several places has a state at one of them.
+            let is_compared = is_trained(name) || hashes.contains(hash);
+            is_compared && found.get(name).is_none_or(|found| hex(found) != *hash)
+        };
+        let different = self.tensors.iter().find(differs);
+        Ok(different.map(|(name, _)| name.as_str()))
+    }
+
     /// The state of `model` and of its optimizer, whose record is `optimizer`.
     pub(crate) fn of<M: Module>(
         step: usize,
@@ -135,7 +164,7 @@ fn of_optimizer(
         let (id, rest) = name.split_once('.').unwrap_or((name, ""));
         let path = id.parse().ok().and_then(&path_of);
         format!(
-            "optimizer/{}/{rest}",
+            "{OPTIMIZER}{}/{rest}",
             path.unwrap_or_else(|| id.to_string())
         )
     };
@@ -162,7 +191,9 @@ fn hex(hash: &[u8]) -> String {
 #[derive(Debug)]
 pub(crate) struct HashesFile {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
+    /// Lines were written that a power cut may take.
+    is_unsynced: bool,
     newest: usize,
     /// The link of the newest line.
     head: ChainLink,
@@ -191,7 +222,9 @@ impl HashesFile {
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         Ok(Self {
             path,
-            file,
+            file: Arc::new(file),
+            // A process that was killed may have written lines.
+            is_unsynced: newest > 0,
             newest,
             head,
             key,
@@ -210,6 +243,7 @@ impl HashesFile {
 
     pub(crate) fn write(&mut self, hashes: &StateHashes) -> Result<(), TrainError> {
         self.newest = hashes.step;
+        self.is_unsynced = true;
         let link = hashes.link_after(self.head);
         let line = serde_json::to_string(&StateHashes {
             chain: Some(link.to_string()),
@@ -224,11 +258,31 @@ impl HashesFile {
         self.head = link;
         Ok(())
     }
+
+    /// What syncs the lines so far to the disk, on any thread: before a checkpoint is there that has their link. Does nothing
+    /// if there are no lines since the last call.
+    pub(crate) fn begin_sync(
+        &mut self,
+    ) -> impl FnOnce() -> Result<(), TrainError> + Send + 'static + use<> {
+        let is_unsynced = std::mem::take(&mut self.is_unsynced);
+        let unsynced = is_unsynced.then(|| (Arc::clone(&self.file), self.path.clone()));
+        move || match unsynced {
+            None => Ok(()),
+            Some((file, path)) => {
+                let synced = file.sync_data();
+                synced.map_err(|error| TrainError::write(&path, with_hint(&error)))
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::nn::{Linear, LinearConfig, LinearLayout};
+    use burn::prelude::Device;
+
     use super::*;
+    use crate::{RunDirectory, save_safetensors};
 
     fn state(step: usize) -> StateHashes {
         StateHashes {
@@ -261,6 +315,19 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_synced_once_before_a_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = HashesFile::from(folder.path(), 0, None).unwrap();
+        assert!(!file.is_unsynced);
+        file.write(&state(1)).unwrap();
+        assert!(file.is_unsynced);
+        file.begin_sync()().unwrap();
+        assert!(!file.is_unsynced);
+        let resumed = HashesFile::from(folder.path(), 1, None).unwrap();
+        assert!(resumed.is_unsynced, "another process may not have synced");
+    }
+
+    #[test]
     fn a_line_is_signed_with_the_secret_of_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
@@ -278,5 +345,36 @@ mod tests {
         }
         let missing = StateHashes::read_key(&folder.path().join("none"));
         assert!(missing.unwrap_err().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn the_trained_parameters_in_a_file_are_compared_whatever_layout_their_layer_has() {
+        for layout in [LinearLayout::Row, LinearLayout::Col] {
+            let config = LinearConfig::new(3, 2).with_layout(layout);
+            let model = || config.init(&Device::flex());
+            let folder = tempfile::tempdir().unwrap();
+            let run = RunDirectory::create(folder.path().join("run")).unwrap();
+            let trained = model();
+            let hashes = Fingerprint::of_all(&trained).unwrap().into_iter();
+            let hashes = hashes.map(|tensor| (tensor.path, hex(&tensor.hash)));
+            let optimizer = ("optimizer/weight/rank".to_owned(), "00".to_owned());
+            let state = StateHashes {
+                tensors: hashes.chain([optimizer]).collect(),
+                ..state(1)
+            };
+            let difference = |model: &Linear| {
+                save_safetensors(model, &run).unwrap();
+                let found = state.first_difference_in(&run.model_path()).unwrap();
+                found.map(str::to_owned)
+            };
+            assert_eq!(difference(&trained), None);
+            assert_eq!(difference(&model()).as_deref(), Some("weight"));
+            let mut with_other_bias = trained.clone();
+            with_other_bias.bias = model().bias;
+            assert_eq!(difference(&with_other_bias), None, "it has no state");
+            std::fs::write(run.model_path(), b"12345678").unwrap();
+            let error = state.first_difference_in(&run.model_path()).unwrap_err();
+            assert!(error.to_string().contains("too short"), "{error}");
+        }
     }
 }

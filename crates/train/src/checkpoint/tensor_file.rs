@@ -5,8 +5,12 @@
 //! are written as they are: what is read has the same bits.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 
 use burn::tensor::{BoolStore, DType, TensorData};
+use everburn_distributed::Fingerprint;
+use everburn_record::file;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
@@ -31,6 +35,11 @@ const TYPES: [(DType, &str); 13] = [
 
 /// The name under which the header has what is no tensor.
 const METADATA: &str = "__metadata__";
+
+/// The longest header that is read from a file: that of some million tensors.
+const LONGEST_HEADER: u64 = 1 << 28;
+
+const TOO_SHORT: &str = "it is too short for its header";
 
 fn name_of(dtype: DType) -> Result<&'static str, String> {
     let dtype = match dtype {
@@ -109,28 +118,41 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
+impl Entry {
+    /// The type of the numbers, and how safetensors call it.
+    fn kind(&self) -> Result<(DType, &'static str), String> {
+        let known = TYPES.iter().find(|(_, known)| *known == self.dtype);
+        let unknown = || format!("numbers of type {} are not known", self.dtype);
+        known.copied().ok_or_else(unknown)
+    }
+}
+
+/// The tensors in a header, by name.
+fn entries(header: &[u8]) -> Result<Vec<(String, Entry)>, String> {
+    let header = serde_json::from_slice::<BTreeMap<String, Json>>(header);
+    let mut header = header.map_err(|error| format!("its header is no JSON: {error}"))?;
+    header.remove(METADATA);
+    let entries = header.into_iter().map(|(name, entry)| {
+        let entry =
+            serde_json::from_value::<Entry>(entry).map_err(|error| format!("{name}: {error}"));
+        entry.map(|entry| (name, entry))
+    });
+    entries.collect()
+}
+
 /// The tensors of a file, by name.
 ///
 /// # Errors
 /// What is wrong with the file.
 pub(crate) fn read(file: &[u8]) -> Result<Vec<TensorView<'_>>, String> {
-    let too_short = || "it is too short for its header".to_string();
+    let too_short = || TOO_SHORT.to_string();
     let (length, rest) = file.split_first_chunk::<8>().ok_or_else(too_short)?;
     let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| too_short())?;
     let (header, numbers) = rest.split_at_checked(length).ok_or_else(too_short)?;
-    let header = serde_json::from_slice::<BTreeMap<String, Json>>(header);
-    let header = header.map_err(|error| format!("its header is no JSON: {error}"))?;
     let mut tensors = Vec::new();
-    for (name, entry) in header {
-        if name == METADATA {
-            continue;
-        }
+    for (name, entry) in entries(header)? {
         let wrong = |what: &str| format!("{name}: {what}");
-        let entry = serde_json::from_value::<Entry>(entry);
-        let entry = entry.map_err(|error| wrong(&error.to_string()))?;
-        let known = TYPES.iter().find(|(_, known)| *known == entry.dtype);
-        let (dtype, kind) = known
-            .ok_or_else(|| wrong(&format!("numbers of type {} are not known", entry.dtype)))?;
+        let (dtype, kind) = entry.kind().map_err(|what| wrong(&what))?;
         let (begin, end) = entry.data_offsets;
         let bytes = numbers
             .get(begin..end)
@@ -151,6 +173,40 @@ pub(crate) fn read(file: &[u8]) -> Result<Vec<TensorView<'_>>, String> {
         });
     }
     Ok(tensors)
+}
+
+/// The fingerprints of the tensors of the file at `path`, by name. Its numbers are read block by block.
+///
+/// # Errors
+/// What is wrong with the file, or why it cannot be read.
+pub(crate) fn fingerprints(path: &Path) -> Result<BTreeMap<String, [u8; 32]>, String> {
+    let failed = |error: io::Error| error.to_string();
+    let mut file = file::open(path).map_err(failed)?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(failed)?;
+    let length = u64::from_le_bytes(length);
+    let mut header = Vec::new();
+    let mut beginning = file.by_ref().take(length.min(LONGEST_HEADER));
+    beginning.read_to_end(&mut header).map_err(failed)?;
+    if header.len() as u64 != length {
+        return Err(TOO_SHORT.to_string());
+    }
+    let mut found = BTreeMap::new();
+    for (name, entry) in entries(&header)? {
+        let wrong = |what: &str| format!("{name}: {what}");
+        let (dtype, _) = entry.kind().map_err(|what| wrong(&what))?;
+        let (begin, end) = entry.data_offsets;
+        let begins_at = (8 + length).saturating_add(begin as u64);
+        file.seek(SeekFrom::Start(begins_at)).map_err(failed)?;
+        let mut numbers = file.by_ref().take(end.saturating_sub(begin) as u64);
+        let hash = Fingerprint::hash_of(dtype, &entry.shape.into(), &mut numbers);
+        let hash = hash.map_err(failed)?;
+        if numbers.limit() > 0 {
+            return Err(wrong("it is outside the file"));
+        }
+        found.insert(name, hash);
+    }
+    Ok(found)
 }
 
 /// Where in a file each tensor's numbers are; for tests and messages.

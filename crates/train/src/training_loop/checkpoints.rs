@@ -242,8 +242,13 @@ impl RankLoop {
             }
             drop(saving);
         };
+        let sync_hashes = self.records.begin_sync();
+        let checkpoint = move || {
+            sync_hashes.map_or(Ok(()), |sync| sync())?;
+            snapshot.into_checkpoint()
+        };
         let begun = match &mut self.records.checkpoints {
-            Some(checkpoints) => checkpoints.write(|| snapshot.into_checkpoint(), ended),
+            Some(checkpoints) => checkpoints.write(checkpoint, ended),
             None => Ok(()),
         };
         tracing::debug!(

@@ -36,6 +36,13 @@ impl Records {
     pub(super) fn chain(&self) -> Option<String> {
         self.hashes.as_ref().map(|file| file.head().to_string())
     }
+
+    /// What syncs the lines of hashes, where this rank writes them, before a checkpoint that has their link.
+    pub(super) fn begin_sync(
+        &mut self,
+    ) -> Option<impl FnOnce() -> Result<(), TrainError> + Send + 'static + use<>> {
+        self.hashes.as_mut().map(HashesFile::begin_sync)
+    }
 }
 
 /// What the newest step had to record, on every rank of a training that may lose its rank 0: that may be

@@ -13,6 +13,7 @@ use everburn_record::units::counted;
 use everburn_train::StateHashes;
 use everburn_train::checkpoint::{CheckpointFolder, Place};
 
+use super::undone;
 use crate::commands::verify::compare::Difference;
 use crate::commands::{ToolError, failed};
 use crate::legible;
@@ -26,16 +27,19 @@ pub(super) struct Record {
     path: PathBuf,
     /// The link of the chain after each step that has a line. A link is of the line, too, so that lines need not be kept.
     links: BTreeMap<usize, ChainLink>,
-    signatures: &'static str,
+    /// How many lines are signed.
+    signed: usize,
+    /// Their signatures were checked.
+    has_key: bool,
 }
 
 /// What a checkpoint has of the record.
 #[derive(Debug)]
 pub(super) struct CheckpointChain {
-    place: Place,
-    step: usize,
-    /// The link of the newest line when it was written.
-    chain: String,
+    pub(super) place: Place,
+    pub(super) step: usize,
+    /// The link of the newest line when it was written, if lines were written.
+    chain: Option<String>,
 }
 
 impl CheckpointChain {
@@ -43,13 +47,13 @@ impl CheckpointChain {
     /// the lines of their steps.
     pub(super) fn all_in(folder: &CheckpointFolder) -> Result<Vec<Self>, ToolError> {
         let mut chains = Vec::new();
-        for place in folder.places().map_err(failed)? {
+        for place in folder.places().map_err(undone)? {
             let Some(progress) = folder.progress(place) else {
                 tracing::warn!("the checkpoint {place} cannot be read, and is not compared");
                 continue;
             };
-            let step = progress.step;
-            chains.extend(progress.chain.map(|chain| Self { place, step, chain }));
+            let (step, chain) = (progress.step, progress.chain);
+            chains.push(Self { place, step, chain });
         }
         Ok(chains)
     }
@@ -59,7 +63,12 @@ impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, last) = self.ends();
         let (lines, head) = (counted(self.links.len(), "line"), self.link_at(last));
-        let signatures = self.signatures;
+        let signatures = match self.signed {
+            0 => "not signed".to_owned(),
+            all if all == self.links.len() && self.has_key => "signed with this key".to_owned(),
+            all if all == self.links.len() => "with signatures that --key checks".to_owned(),
+            some => format!("{some} of them with signatures that --key checks"),
+        };
         write!(
             f,
             "{lines} of steps {first} to {last}, unchanged, {signatures}; chain {head}"
@@ -82,7 +91,8 @@ impl Record {
         let mut record = Self {
             path,
             links: BTreeMap::new(),
-            signatures: "not signed",
+            signed: 0,
+            has_key: key.is_some(),
         };
         let mut checked = Ok(());
         let read = lines::each(file, LONGEST_LINE, |number, line| {
@@ -130,15 +140,13 @@ impl Record {
                 "step {step} (line {number}) breaks the chain: the line was changed, or lines before it were left out or added"
             ));
         }
-        self.signatures = match (key, &state.signature) {
-            (Some(key), Some(signature)) => match link.verify(signature, key) {
-                Ok(()) => "signed with this key",
-                Err(_) => return Err(format!("step {step} is signed with another key")),
-            },
+        match (key, &state.signature) {
+            (Some(key), Some(signature)) if link.verify(signature, key).is_err() => {
+                return Err(format!("step {step} is signed with another key"));
+            }
             (Some(_), None) => return Err(format!("step {step} is not signed")),
-            (None, Some(_)) => "with signatures that --key checks",
-            (None, None) => "not signed",
-        };
+            _ => self.signed += usize::from(state.signature.is_some()),
+        }
         self.links.insert(step, link);
         Ok(())
     }
@@ -155,6 +163,11 @@ impl Record {
         self.links.range(range).map(|(step, _)| *step).collect()
     }
 
+    /// Whether a step has a line.
+    pub(super) fn has(&self, step: usize) -> bool {
+        self.links.contains_key(&step)
+    }
+
     /// The link of the newest line when `step` had been made.
     fn link_at(&self, step: usize) -> ChainLink {
         let newest = self.links.range(..=step).next_back();
@@ -163,7 +176,10 @@ impl Record {
 
     /// Checks that checkpoints were written when the record was as it is now: it is no shorter than it was.
     pub(super) fn check_checkpoints(&self, chains: &[CheckpointChain]) -> Result<(), ToolError> {
-        let other = |one: &&CheckpointChain| one.chain != self.link_at(one.step).to_string();
+        let other = |one: &&CheckpointChain| {
+            let chain = one.chain.as_ref();
+            chain.is_some_and(|chain| *chain != self.link_at(one.step).to_string())
+        };
         let Some(CheckpointChain { place, step, .. }) = chains.iter().find(other) else {
             return Ok(());
         };
@@ -176,7 +192,7 @@ impl Record {
     }
 
     /// The line of a step, from the file once more.
-    fn line(&self, step: usize) -> Result<StateHashes, ToolError> {
+    pub(super) fn line(&self, step: usize) -> Result<StateHashes, ToolError> {
         let mut found = None;
         let file = file::open(&self.path).map_err(|error| unread(&self.path, &error))?;
         let read = lines::each(file, LONGEST_LINE, |_, line| {
@@ -220,7 +236,7 @@ impl Record {
 }
 
 fn unread(path: &Path, error: &io::Error) -> ToolError {
-    failed(format!("reading {} failed: {error}", path.display()))
+    undone(format!("reading {} failed: {error}", path.display()))
 }
 
 /// The loss, if that differs, and the first tensor that does.
@@ -345,9 +361,13 @@ mod tests {
         assert!(shown(Some(&key)).unwrap().contains("signed with this key"));
         assert!(shown(None).unwrap().contains("that --key checks"));
         assert!(shown(Some(&other)).unwrap_err().contains("another key"));
-        let unsigned = written(None).concat().into_bytes();
-        let error = read(&unsigned, Some(&key)).unwrap_err();
+        let unsigned = written(None);
+        let error = read(unsigned.concat().as_bytes(), Some(&key)).unwrap_err();
         assert!(error.contains("step 1 is not signed"), "{error}");
+        // The run was resumed with a key.
+        let both = [&unsigned[..3], &written(Some(&key))[3..]].concat();
+        let partly = read(both.concat().as_bytes(), None).unwrap().to_string();
+        assert!(partly.contains(", 1 of them with signatures"), "{partly}");
     }
 
     #[test]

@@ -18,10 +18,10 @@ use everburn_train::checkpoint::{Checkpoint, CheckpointFolder};
 use everburn_train::{Chaos, RunDirectory, StateHashes, TrainingConfig};
 use tempfile::TempDir;
 
-use super::AuditArguments;
 use super::record::Record;
+use super::{AuditArguments, undone};
 use crate::commands::verify::compare::Difference;
-use crate::commands::{ToolError, failed, this_program};
+use crate::commands::{ToolError, this_program};
 use crate::config::RunConfig;
 
 /// What errors call it.
@@ -38,15 +38,18 @@ pub(super) fn newest_before(
     folder: &CheckpointFolder,
     step: usize,
 ) -> Result<Option<Checkpoint>, ToolError> {
-    let places = folder.places().map_err(failed)?.into_iter().rev();
+    let places = folder.places().map_err(undone)?.into_iter().rev();
     let mut places = places.filter_map(|place| Some((place, folder.progress(place)?.step)));
     let Some((place, made)) = places.find(|(_, made)| *made < step) else {
         return Ok(None);
     };
-    let checkpoint = folder
-        .read(place)
-        .map_err(|error| failed(format!("the replay would begin after step {made}: {error}")))?;
-    Ok(Some(checkpoint))
+    let read = folder.read(place).map_err(|error| {
+        undone(format!(
+            "the replay would begin after step {made}: {error}; give --from a recorded step up to {made}, or move this \
+             checkpoint away"
+        ))
+    });
+    read.map(Some)
 }
 
 /// A training of steps that are recorded.
@@ -100,8 +103,8 @@ impl Replay<'_> {
         loop {
             // Before its lines are read: none comes later.
             let has_ended = child.has_ended();
-            for line in lines.read().map_err(failed)? {
-                let replayed: StateHashes = serde_json::from_str(&line).map_err(failed)?;
+            for line in lines.read().map_err(undone)? {
+                let replayed: StateHashes = serde_json::from_str(&line).map_err(undone)?;
                 let difference = self.record.compare(&mut left, &replayed)?;
                 if difference.is_some() || left.is_empty() {
                     stop(child);
@@ -111,7 +114,7 @@ impl Replay<'_> {
             if has_ended {
                 let ended = child.wait(STOPS_WITHIN)?;
                 let (status, words) = (ended.status, ended.last_words());
-                return Err(failed(format!(
+                return Err(undone(format!(
                     "{NAME} ended before step {} ({status}):\n{words}",
                     self.last
                 )));
@@ -141,12 +144,12 @@ impl Replay<'_> {
             Some(_) => self.run_dir(),
             None => self.folder.path().join("configuration"),
         };
-        let prepared = RunDirectory::create(folder).map_err(failed)?;
-        prepared.write_config(&config).map_err(failed)?;
+        let prepared = RunDirectory::create(folder).map_err(undone)?;
+        prepared.write_config(&config).map_err(undone)?;
         match &self.start {
             Some(checkpoint) => {
                 let checkpoints = CheckpointFolder::new(prepared.checkpoints(), 1);
-                checkpoints.save(checkpoint).map_err(failed)?;
+                checkpoints.save(checkpoint).map_err(undone)?;
                 command.arg("--resume");
             }
             None => {
@@ -190,8 +193,19 @@ impl Replay<'_> {
                 "ranks of the run were lost, or came back, before step {step}: without --virtual-ranks, that changes the bits"
             ));
         }
+        causes.extend(other_checkpoints(&self.config.training, self.ranks));
         causes
     }
+}
+
+/// With local steps on several ranks, other checkpoints are other bits.
+fn other_checkpoints(training: &TrainingConfig, ranks: usize) -> Option<String> {
+    let has_means = training.sync.steps().is_some() && ranks > 1;
+    has_means.then(|| {
+        "a checkpoint that the run has written, or at which it was resumed, and the replay has not: with --local-steps, it \
+         averages the optimizer's states of the ranks"
+            .to_owned()
+    })
 }
 
 /// How often a replay writes hashes: so often that it has those of all steps that are compared. Before it was resumed, the run
@@ -243,6 +257,16 @@ impl NewLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checkpoints_explain_a_difference_of_local_steps_on_several_ranks() {
+        let mut training = TrainingConfig::default();
+        assert_eq!(other_checkpoints(&training, 2), None);
+        training.sync = "4".parse().unwrap();
+        assert_eq!(other_checkpoints(&training, 1), None);
+        let cause = other_checkpoints(&training, 2).unwrap();
+        assert!(cause.contains("with --local-steps"), "{cause}");
+    }
 
     #[test]
     fn a_replay_has_the_hashes_of_every_step_that_is_compared() {
