@@ -16,6 +16,11 @@ const WIDTH: usize = 80;
 /// Columns before what a task is.
 const INDENT: usize = 16;
 
+/// What is below the table, where the data of a task decide its model.
+const COUNTED_WITHOUT_DATA: &str = "\n\
+    parameters: counted without data, for the number in parentheses, if any; the\n\
+    data may decide another number of classes, tokens or columns";
+
 /// Prints a table of the tasks with what their models take and yield and their parameter counts; below it, what each is, and
 /// its preset.
 pub(crate) fn run() -> Result<ExitCode, CliError> {
@@ -31,8 +36,11 @@ pub(crate) fn run() -> Result<ExitCode, CliError> {
 
 fn table(tasks: &[AnyTask]) -> Result<String, CliError> {
     let mut rows = Vec::new();
+    let mut data_decide = false;
     for task in tasks {
-        let parameters = task.configure(&Table::new())?.num_params()?;
+        let configured = task.configure(&Table::new())?;
+        data_decide |= configured.data_decide_model();
+        let parameters = configured.num_params()?;
         let said = task.input_and_output();
         let [input, output] = said.map(|text| if text.is_empty() { "-" } else { text });
         rows.push(vec![
@@ -43,7 +51,11 @@ fn table(tasks: &[AnyTask]) -> Result<String, CliError> {
         ]);
     }
     let header = ["model", "input", "output", "parameters"];
-    Ok(aligned(&header, &rows, &[1, 2]))
+    let mut table = aligned(&header, &rows, &[1, 2]);
+    if data_decide {
+        table.push_str(COUNTED_WITHOUT_DATA);
+    }
+    Ok(table)
 }
 
 /// A text in the columns after the indent.
@@ -107,7 +119,7 @@ mod tests {
             ("mnist", ["grey images 28 x 28", "10 classes", "21840"]),
             (
                 "vit",
-                ["images 224 x 224", "classes of the data", "86567656"],
+                ["images 224 x 224", "classes of the data (1000)", "86567656"],
             ),
             (
                 "gpt-nano",
@@ -122,6 +134,7 @@ mod tests {
                 assert!(row(model).contains(cell), "{model}, {cell}:\n{table}");
             }
         }
+        assert!(table.ends_with(COUNTED_WITHOUT_DATA), "{table}");
         let widest = table.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(WIDTH), "{table}");
     }

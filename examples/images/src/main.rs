@@ -155,10 +155,10 @@ impl Task for ImageFolders {
         "images in a folder for each class".to_string()
     }
 
-    // What `train --list` shows of the model.
+    // What `train --list` shows of the model, with the number of classes of `model` without data.
     fn input_and_output(&self) -> [String; 2] {
         let ImagesConfig { size, .. } = ImagesConfig::default();
-        [format!("color images {size} x {size}"), "classes of the data".to_string()]
+        [format!("color images {size} x {size}"), "classes of the data (2)".to_string()]
     }
 
     fn predictor(&self) -> Option<Predictor<Self>> {

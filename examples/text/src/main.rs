@@ -110,8 +110,8 @@ impl Task for Texts {
         "the kind of a text, from its words".to_string()
     }
 
-    // What `train --list` shows of the model.
+    // What `train --list` shows of the model, with the number of classes of `model` without data.
     fn input_and_output(&self) -> [String; 2] {
-        ["a line of text", "classes of the data"].map(str::to_string)
+        ["a line of text", "classes of the data (2)"].map(str::to_string)
     }
 }

@@ -218,9 +218,12 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn input_and_output(&self) -> [String; 2] {
-        let [height, width] = self.size(&ImageFoldersConfig::default());
-        let input = format!("images {height} x {width}");
-        [input, "classes of the data".to_owned()]
+        let input = self.input(&ImageFoldersConfig::default());
+        let [height, width] = input.size;
+        [
+            format!("images {height} x {width}"),
+            format!("classes of the data ({})", input.classes),
+        ]
     }
 
     fn sections(&self) -> &'static [&'static str] {
