@@ -80,6 +80,22 @@ fn a_resume_with_nothing_to_train_says_so() {
 }
 
 #[test]
+fn a_resume_with_nothing_to_train_names_the_settings_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = train(folder.path(), "run", "1");
+    let before = run.text("config.toml");
+    let line = "train --resume --run-dir run --learning-rate 0.0003";
+    let ended = Everburn::line(folder.path(), line).run().succeeded();
+    ended.warns([
+        "nothing to train: ",
+        "; these settings have no effect: training.optimizer.learning_rate = 0.0003 (was ",
+    ]);
+    assert_eq!(run.text("config.toml"), before);
+    let again = resume(folder.path(), "run", "1", "1").succeeded();
+    assert!(!again.stderr.contains("have no effect"), "{again}");
+}
+
+#[test]
 fn a_run_of_one_rank_goes_on_on_two() {
     let folder = tempfile::tempdir().unwrap();
     let at_once = train(folder.path(), "at-once", "3");

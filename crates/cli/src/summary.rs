@@ -157,36 +157,6 @@ fn warn_of_a_missing_end(report: &TrainingReport, run: &RunDirectory) {
     }
 }
 
-/// Whether the run that is to be resumed has finished, and no more steps are wanted than it has made. It then says what
-/// came of it, and its files stay as they are.
-pub(crate) fn is_finished(config: &RunConfig, arguments: &TrainArguments, samples: usize) -> bool {
-    // Other machines than the first have no files of the run, and wait for all.
-    if config.ranks.nodes > 1 || arguments.finders.wanted().is_some() {
-        return false;
-    }
-    let run = arguments.run_dir.as_ref();
-    let Some(run) = run.and_then(|path| RunDirectory::open(path).ok()) else {
-        return false;
-    };
-    let report = run.read_report().ok();
-    let Some(report) = report.filter(|report| report.finished && run.model_path().exists()) else {
-        return false;
-    };
-    // The checkpoint of its end may have found no room: it is made again.
-    let has_end = newest_progress(&run).is_some_and(|newest| newest.step >= report.steps);
-    let wanted = config.training.total_steps(samples);
-    let Some(why) = config
-        .training
-        .nothing_left(report.steps, wanted)
-        .filter(|_| has_end)
-    else {
-        return false;
-    };
-    tracing::warn!("{why}");
-    print_report(&report, Some(&run));
-    true
-}
-
 /// The command that continues the run in `folder`.
 pub(crate) fn resume_of(folder: &Path) -> String {
     format!(

@@ -35,14 +35,14 @@ pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
 use self::rank_job::RankJob;
 use self::ranks::{train_on_threads, train_one_rank};
 pub(crate) use self::resume::changed_settings;
-use self::resume::check_resume;
+use self::resume::{check_resume, is_finished};
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::logging::LogOutput;
 use crate::{
     bottleneck, elastic, gradient_backend, launching, mesh, model_parallel, monitor, plan, rank,
-    recording, summary, weights,
+    recording, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -77,7 +77,7 @@ pub(crate) fn run(
     config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &*task, &loaded)?;
-        if summary::is_finished(&config, arguments, samples) {
+        if is_finished(&config, arguments, samples)? {
             return Ok(ExitCode::SUCCESS);
         }
     } else if has_weights && let Some(line) = weights::check(&config)? {

@@ -18,6 +18,8 @@ use super::run_in_use::started_twice;
 use crate::arguments::TrainArguments;
 use crate::config::{RunConfig, first_weights};
 use crate::error::CliError;
+use crate::summary::print_report;
+use crate::trained::newest_progress;
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
 pub(super) fn check_resume(
@@ -66,10 +68,7 @@ pub(super) fn check_resume(
     if differences.is_empty() {
         return Ok(());
     }
-    let mut changes = match run.config_path().is_file() {
-        true => changed_settings(&run, config)?,
-        false => Vec::new(),
-    };
+    let mut changes = changes_since(&run, config)?;
     changes.retain(|change| !change.starts_with("training."));
     let changes = match changes.is_empty() {
         true => {
@@ -87,6 +86,45 @@ pub(super) fn check_resume(
         word(run.path())
     ))
     .into())
+}
+
+/// Whether the run that is to be resumed has finished, and no more steps are wanted than it has made. It then says what
+/// came of it, and which settings have no effect; its files stay as they are.
+pub(super) fn is_finished(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    samples: usize,
+) -> Result<bool, CliError> {
+    // Other machines than the first have no files of the run, and wait for all.
+    if config.ranks.nodes > 1 || arguments.finders.wanted().is_some() {
+        return Ok(false);
+    }
+    let run = arguments.run_dir.as_ref();
+    let Some(run) = run.and_then(|path| RunDirectory::open(path).ok()) else {
+        return Ok(false);
+    };
+    let report = run.read_report().ok();
+    let Some(report) = report.filter(|report| report.finished && run.model_path().exists()) else {
+        return Ok(false);
+    };
+    // The checkpoint of its end may have found no room: it is made again.
+    let has_end = newest_progress(&run).is_some_and(|newest| newest.step >= report.steps);
+    let wanted = config.training.total_steps(samples);
+    let Some(why) = config
+        .training
+        .nothing_left(report.steps, wanted)
+        .filter(|_| has_end)
+    else {
+        return Ok(false);
+    };
+    let changes = changes_since(&run, config)?;
+    let unused = match changes.is_empty() {
+        true => String::new(),
+        false => format!("; these settings have no effect: {}", changes.join(", ")),
+    };
+    tracing::warn!("{why}{unused}");
+    print_report(&report, Some(&run));
+    Ok(true)
 }
 
 /// Refuses --init-from and --init-skip that say something else than the run began with: a resume continues with its
@@ -144,6 +182,14 @@ fn is_begun_with(began: Option<&Path>, named: &Path) -> Result<bool, CliError> {
     };
     let of_folder = || now.parent() == Some(began) || began.parent() == Some(&*now);
     Ok(now == began || !now.exists() && of_folder())
+}
+
+/// The settings that are others than in the run, whose `config.toml` may be lost.
+fn changes_since(run: &RunDirectory, config: &RunConfig) -> Result<Vec<String>, CliError> {
+    match run.config_path().is_file() {
+        true => changed_settings(run, config),
+        false => Ok(Vec::new()),
+    }
 }
 
 /// The settings that are others than in the run. Of those of ranks only the number of machines is named.
