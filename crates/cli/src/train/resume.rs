@@ -129,7 +129,7 @@ pub(super) fn check_same_weights(arguments: &TrainArguments) -> Result<(), CliEr
             "{flag} has no effect on a resume: the run in {run} began with {began} and continues with its checkpoint"
         ),
         format!(
-            "to continue, leave it away; for a new run that begins with other weights, leave --resume away, name another \
+            "to continue, leave it out; for a new run that begins with other weights, leave out --resume, name another \
              --run-dir, and add --init-from, as in --init-from {weights}"
         ),
     ))

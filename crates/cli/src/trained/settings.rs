@@ -94,7 +94,7 @@ pub(crate) fn require_settings_of_run(
         format!(
             "the data are not those of the run: by them {path} is {is}, and it was {was} in the training"
         ),
-        "put the data back as they were, or begin another run with these",
+        "restore the data, or start a new run",
     ))
 }
 
