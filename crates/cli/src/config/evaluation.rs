@@ -11,6 +11,7 @@ use toml::{Table, Value};
 
 use super::RunConfig;
 use super::flags::{assign, complete};
+use super::foreign_sections::NO_SETTINGS;
 use super::layers::{fault, forget_shards, merge, unknown_model};
 use crate::arguments::keys::get;
 use crate::arguments::{Given, OfEvaluation, RankFlags, Strategy};
@@ -120,7 +121,7 @@ impl RunConfig {
             Some([section, ..]) if !sections.iter().flatten().any(|it| *it == "data") => {
                 let settings = self.sections.get(*section).and_then(Value::as_table);
                 if settings.is_none_or(Table::is_empty) {
-                    return error.with_help("the task has no settings: its data are named in its code, in `Task::data`");
+                    return error.with_help(NO_SETTINGS);
                 }
                 let key = self.key_named_in(section, &error.to_string());
                 let key = key.unwrap_or("KEY");
@@ -276,9 +277,10 @@ mod tests {
     #[test]
     fn a_word_of_an_error_that_is_a_setting_too_is_not_what_the_error_is_about() {
         let config = RunConfig {
-            sections: "[shapes]\naugment = 'none'\nfolder = 'd3'\nlist = 'lists/a.txt'\nmore = '../pics/'"
-                .parse()
-                .unwrap(),
+            sections:
+                "[shapes]\naugment = 'none'\nfolder = 'd3'\nlist = 'lists/a.txt'\nmore = '../pics/'"
+                    .parse()
+                    .unwrap(),
             ..RunConfig::default()
         };
         let key = |error: &str| config.key_named_in("shapes", error);

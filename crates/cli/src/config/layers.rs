@@ -9,7 +9,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::flags::{assign, flags_layer, key_of};
-use super::foreign_sections::meant;
+use super::foreign_sections::{NO_SETTINGS, has_no_settings, meant};
 use super::no_model::without_model;
 use super::of_run::task_of_run;
 use super::{optimizer, unshown};
@@ -120,6 +120,8 @@ pub(super) fn fault(
     let key = key.and_then(|key| key.strip_suffix('`')?.rsplit('.').next());
     let elsewhere = key.filter(|_| !help.starts_with("did you mean"));
     let elsewhere = elsewhere.zip(task).and_then(|(key, task)| meant(key, task));
+    let is_without = help.is_empty() && elsewhere.is_none() && task.is_some_and(has_no_settings);
+    let has_no_key = key.is_some() && is_without;
     let reason = match elsewhere {
         Some(nearest) => format!("{what}; did you mean `{nearest}`?"),
         None => reason.to_owned(),
@@ -155,6 +157,9 @@ pub(super) fn fault(
                 format!("--set {assignment}: {reason}"),
                 format!("a list is in brackets: --set '{key}={items}'"),
             )
+        }
+        (Some(assignment), _) if has_no_key => {
+            CliError::usage_with_help(format!("--set {assignment}: {reason}"), NO_SETTINGS)
         }
         (Some(assignment), _) => CliError::usage(format!("--set {assignment}: {reason}")),
         (None, Some(path)) => CliError::Config {
