@@ -23,7 +23,7 @@ use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::launching::Work;
 use crate::prelude::*;
-use crate::{devices, gradient_backend, launching, rank};
+use crate::{devices, gradient_backend, launching, missing_run, rank};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainedFlags {
@@ -68,7 +68,7 @@ impl TrainedFlags {
         environment: Option<&RankEnvironment>,
         quiet: bool,
     ) -> Result<Opened, CliError> {
-        let run = RunDirectory::open(&self.run_dir)?;
+        let run = missing_run::open(&self.run_dir)?;
         let config = RunConfig::of_run(&run)?;
         let (config, other_data) = config.for_evaluation(&self.keys, &self.set, &self.ranks)?;
         let mut launch = None;
