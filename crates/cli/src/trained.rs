@@ -319,7 +319,8 @@ impl<'a> TrainedRank<'a> {
     ) -> Result<R, CliError> {
         let done = || -> Result<R, CliError> {
             let model = self.task.model(&self.trainer.device)?;
-            let model = load_parameters(model, run, flags.checkpoint.as_deref(), flags.ema)?;
+            let model = load_parameters(model, run, flags.checkpoint.as_deref(), flags.ema)
+                .map_err(|error| help_with_weights(error, &flags.set))?;
             Ok(work(&model)?)
         };
         done().map_err(|error| match self.environment {
@@ -328,6 +329,27 @@ impl<'a> TrainedRank<'a> {
             }
             None => error,
         })
+    }
+}
+
+/// The error of weights of a run that are not the model's, with what may have changed since the training; `set` are the settings
+/// of this command.
+fn help_with_weights(error: CliError, set: &[String]) -> CliError {
+    if !matches!(error, CliError::Train(TrainError::Weights { .. })) {
+        return error;
+    }
+    let help = match set.is_empty() {
+        true => {
+            "all settings are the run's: if the code of the model has changed since the training, restore that code"
+        }
+        false => {
+            "leave out the settings of --set that change the model; if the code of the model has changed since the training, \
+             restore that code"
+        }
+    };
+    CliError::Usage {
+        message: error.to_string(),
+        help: Some(help.to_owned()),
     }
 }
 
