@@ -16,7 +16,7 @@ use everburn_train::{AnyModel, ConfiguredTask, DataFingerprint, LoadedData};
 pub(crate) use self::checkpoints::{
     load_checkpoint, load_parameters, newest_progress, progress_at,
 };
-use self::settings::{changed_by, is_learnt_place, parts_alike};
+use self::settings::{changed_by, is_learnt_place, name_of_other_data, parts_alike};
 pub(crate) use self::settings::{decided_otherwise, require_settings_of_run};
 use crate::arguments::{Given, OfEvaluation, RankFlags};
 use crate::config::{RunConfig, key_of};
@@ -308,6 +308,16 @@ impl<'a> TrainedRank<'a> {
             );
         }
         Ok(())
+    }
+
+    /// What the data are called that are tested.
+    ///
+    /// # Errors
+    /// [`CliError`] if the run's configuration cannot be read.
+    pub(crate) fn name_of_data(&self, run: &RunDirectory) -> Result<String, CliError> {
+        let before = RunConfig::of_run(run)?.sections;
+        let other = name_of_other_data(&before, &self.task.sections()?);
+        Ok(other.unwrap_or_else(|| self.loaded.name.clone()))
     }
 
     /// Runs `work` on the model of `run`. A failure of a stalled rank is reported with that rank.
