@@ -254,7 +254,7 @@ fn folders_of(folder: &Path, classes: &[String]) -> Result<Vec<PathBuf>, Dataset
     for name in names(folder, Path::is_dir)? {
         let class = composed(&name);
         if !classes.contains(&class) {
-            let problem = format!("`{class}` is none of the classes {}", classes.join(", "));
+            let problem = format!("`{class}` is not one of the classes {}", classes.join(", "));
             return Err(refused(folder, problem));
         }
         if folders.insert(class, folder.join(&name)).is_some() {
@@ -317,7 +317,7 @@ pub(crate) fn no_images(folder: &Path, help: &str) -> Result<String, DatasetErro
     let below = names(folder, Path::is_dir)?;
     if let Some(below) = below.first() {
         return Ok(format!(
-            "it has no JPEG or PNG file, but folders as `{below}`: a class has its images in its own folder. Folders of \
+            "it has no JPEG or PNG file, but folders such as `{below}`: a class has its images in its own folder. Folders of \
              training and of test images are named train and test (or val), each with a folder for each class"
         ));
     }
@@ -325,7 +325,7 @@ pub(crate) fn no_images(folder: &Path, help: &str) -> Result<String, DatasetErro
     let other = others.iter().find_map(|name| Path::new(name).extension());
     Ok(match other {
         Some(other) => format!(
-            "it has no JPEG or PNG file, but files as `.{}`: convert them to JPEG or PNG",
+            "it has no JPEG or PNG file, but files such as `.{}`: convert them to JPEG or PNG",
             other.display()
         ),
         None => format!("it has no JPEG or PNG file: {help}"),

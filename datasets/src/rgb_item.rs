@@ -106,7 +106,7 @@ impl RgbItem {
         if files.is_empty() {
             let problem = match names(path, Path::is_dir)?.first() {
                 Some(below) => format!(
-                    "it has no JPEG or PNG file, but folders as `{below}`: name one of these"
+                    "it has no JPEG or PNG file, but folders such as `{below}`: name one of these"
                 ),
                 None => no_images(path, "name a folder with images")?,
             };

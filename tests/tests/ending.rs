@@ -157,7 +157,7 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) -> (tempfile::TempDir,
     // By a launcher, or by the process itself.
     let parts = [
         "stopping on SIG",
-        ", after the step that is under way",
+        ", after the current step",
         "; once more ends ",
     ];
     assert!(

@@ -150,8 +150,8 @@ fn the_signal_that_stops_ranks_of_srun_is_named_by_its_rank_and_in_the_report() 
         trains.then_some((folder, ended))
     });
     let [first, second] = ended.map(Ended::succeeded);
-    let line = "stopping on SIGUSR2, after the step that is under way if there is one, with a checkpoint: rank 0 has the \
-                signal";
+    let line =
+        "stopping on SIGUSR2, after the current step, with a checkpoint: rank 0 has the signal";
     first.warns([line]);
     first.prints([
         "the job, started again with --resume --run-dir run, continues from the checkpoint",

@@ -128,6 +128,28 @@ fn commands_without_what_they_need_say_what_that_is() {
 }
 
 #[test]
+fn a_run_that_is_not_there_is_answered_with_the_one_that_may_be_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("runs/resnet18-1");
+    std::fs::create_dir_all(&run).unwrap();
+    std::fs::write(run.join("config.toml"), "model = 'resnet18'\n").unwrap();
+    for (words, help) in [
+        ("eval runs/resnet18-9", "did you mean `runs/resnet18-1`?"),
+        ("eval resnet18-1", "did you mean `runs/resnet18-1`?"),
+        (
+            "predict runs/other --input a",
+            "there are runs in runs/resnet18-1",
+        ),
+        (
+            "export resnet18-2 --to pytorch",
+            "did you mean `runs/resnet18-1`?",
+        ),
+    ] {
+        Everburn::line(folder.path(), words).refused(&["there is no such folder", help]);
+    }
+}
+
+#[test]
 fn a_run_directory_that_holds_something_else_is_left_as_it_was() {
     for ranks in ["1", "2"] {
         let folder = tempfile::tempdir().unwrap();

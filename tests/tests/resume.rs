@@ -70,7 +70,7 @@ fn a_resume_with_nothing_to_train_says_so() {
     ];
     let before = files.map(|file| run.text(file));
     let steps = run.number("steps");
-    let said = format!("nothing to train: {steps} of {steps} steps are made");
+    let said = format!("nothing to train: {steps} of {steps} steps have been made");
     for ranks in ["1", "2"] {
         let ended = resume(folder.path(), "run", "1", ranks).succeeded();
         assert!(ended.stderr.contains(&said), "no `{said}`: {ended}");
@@ -181,7 +181,7 @@ fn where_there_is_no_checkpoint_the_message_says_so() {
         2,
         &[
             "run/checkpoints is gone",
-            "leave --resume away to begin anew",
+            "leave out --resume to begin anew",
         ],
     );
 }
@@ -190,7 +190,7 @@ fn where_there_is_no_checkpoint_the_message_says_so() {
 fn where_there_is_no_run_the_message_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let ended = resume(folder.path(), "nowhere", "3", "1");
-    ended.failed_with(2, &["no run in nowhere to resume", "leave --resume away"]);
+    ended.failed_with(2, &["no run in nowhere to resume", "leave out --resume"]);
     Everburn::train(folder.path(), "mlp")
         .args(["--resume"])
         .refused(&["--run-dir"]);
@@ -265,7 +265,7 @@ fn more_epochs_stretch_the_cosine_schedule_of_a_run() {
         assert_eq!(rates()[8..], at_once[8..]);
         // What is over is over, until more is wanted.
         let ended = resume(folder.path(), ranks, "3", ranks).succeeded();
-        ended.warns(["nothing to train: 24 of 24 steps are made; more --epochs continue it"]);
+        ended.warns(["nothing to train: 24 of 24 steps have been made; more --epochs continue it"]);
     }
 }
 

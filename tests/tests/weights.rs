@@ -112,7 +112,7 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     Everburn::line(here, "train --resume --run-dir run --init-skip fc.*").refused(&[
         "--init-skip fc.* has no effect on a resume: the run in",
         "began with --init-skip layers.2.* and continues with its checkpoint",
-        "leave --resume away, name another --run-dir, and add --init-from",
+        "leave out --resume, name another --run-dir, and add --init-from",
     ]);
 }
 

@@ -69,14 +69,14 @@ impl App {
     /// program with one task needs no name on its command line.
     ///
     /// # Panics
-    /// Panics if the name has other characters than small letters, digits, `-` and `_`, is a key that every
+    /// Panics if the name has other characters than lower-case letters, digits, `-` and `_`, is a key that every
     /// configuration has (`model`, `init_from`, `init_skip`, `ranks`, `training`, `parallel`, `optimizer`), or is another task's.
     #[must_use]
     pub fn task<T: Task>(mut self, name: &str, task: T) -> Self {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
         assert!(
             !name.is_empty() && name.chars().all(fits),
-            "a task is named by small letters, digits, - and _, not `{name}`"
+            "a task is named by lower-case letters, digits, - and _, not `{name}`"
         );
         assert!(
             !RESERVED.contains(&name),

@@ -140,7 +140,7 @@ fn config_to_resume(run_dir: &Path, arguments: &TrainArguments) -> Result<PathBu
     Err(match own == run_dir {
         true => CliError::usage_with_help(
             what,
-            "check --run-dir; leave --resume away to begin a run there",
+            "check --run-dir; leave out --resume to begin a run there",
         ),
         false => CliError::usage_with_help(
             format!("{what}, and none in {}", own.display()),

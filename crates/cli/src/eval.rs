@@ -192,9 +192,10 @@ fn evaluate(
     let sums = rank
         .with_model(run, &flags, |model| trainer.evaluate(model, &data))?
         .ok_or_else(|| CliError::usage("stopped before the end"))?;
+    let dataset = rank.name_of_data(run)?;
     let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
         model: config.model.clone(),
-        dataset: loaded.name.clone(),
+        dataset,
         test_accuracy: sums.accuracy(),
         test_loss: sums.mean_loss(),
         test_metrics: sums.other_means(),

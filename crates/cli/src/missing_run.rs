@@ -3,11 +3,30 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use everburn_record::{folder_of_first_machine, runs_in};
+use everburn_record::{RUNS, folder_of_first_machine, runs_in};
 use everburn_train::nearest_name;
+
+use crate::arguments::keys::with_flags;
+use crate::error::CliError;
+use crate::prelude::*;
 
 /// How many runs are named.
 const MOST_NAMES: usize = 8;
+
+/// The run in `folder`.
+///
+/// # Errors
+/// Why there is none, with what to do.
+pub(crate) fn open(folder: &Path) -> Result<RunDirectory, CliError> {
+    RunDirectory::open(folder).map_err(|error| {
+        // A file of weights, and checkpoints without their run, are what was meant: the error says what to do.
+        let is_meant = folder.is_file() || folder.join("checkpoints").is_dir();
+        CliError::Usage {
+            message: with_flags(&error.to_string()),
+            help: (!is_meant).then(|| help(folder)),
+        }
+    })
+}
 
 /// What to do where `folder` was given as that of a run, and is none: the run of a similar name, or those beside it.
 pub(crate) fn help(folder: &Path) -> String {
@@ -35,15 +54,23 @@ fn help_where(folder: &Path, error: Option<ErrorKind>) -> String {
     if let Some(own) = runs_in(beside).into_iter().find(is_of_machine) {
         return format!("this machine's folder of that run is `{}`", own.display());
     }
-    // A folder of runs was given, or a run that is not there.
-    for (runs, name) in [(folder, ""), (beside, &*name)] {
+    // A folder of runs was given, or a run that is not there, or its name without the folder of runs.
+    let is_name = folder.components().count() == 1 && folder.is_relative();
+    let usual = is_name.then_some((Path::new(RUNS), &*name));
+    let places = [(folder, ""), (beside, &*name)].into_iter().chain(usual);
+    let places = places.map(|(runs, name)| {
         let names = runs_in(runs).into_iter();
         let names = names.filter_map(|run| run.file_name()?.to_str().map(str::to_owned));
-        let names: Vec<String> = names.collect();
-        let path = |name: &str| runs.join(name).display().to_string();
+        (runs, name, names.collect::<Vec<String>>())
+    });
+    let places: Vec<_> = places.collect();
+    for (runs, name, names) in &places {
         if let Some(near) = nearest_name(name, names.iter().map(String::as_str)) {
-            return format!("did you mean `{}`?", path(near));
+            return format!("did you mean `{}`?", runs.join(near).display());
         }
+    }
+    for (runs, _, names) in &places {
+        let path = |name: &str| runs.join(name).display().to_string();
         if !names.is_empty() {
             let shown: Vec<_> = names.iter().take(MOST_NAMES).map(|it| path(it)).collect();
             let more = match names.len() - shown.len() {
@@ -61,7 +88,6 @@ fn help_where(folder: &Path, error: Option<ErrorKind>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::CliError;
 
     #[test]
     fn a_folder_that_is_no_run_is_answered_with_those_that_are() {

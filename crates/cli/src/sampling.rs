@@ -2,15 +2,15 @@
 
 use burn::prelude::*;
 use everburn_train::{
-    AnyModel, ConfiguredTask, Conversation, GenerationConfig, Language, RunDirectory, Samples,
-    Scorer, TokenStream, TrainError,
+    AnyModel, ConfiguredTask, Conversation, GenerationConfig, Language, Samples, Scorer,
+    TokenStream, TrainError,
 };
 
 use crate::arguments::{WritingFlags, for_terminal};
 use crate::config::RunConfig;
-use crate::devices;
 use crate::error::CliError;
 use crate::trained::load_parameters;
+use crate::{devices, missing_run};
 
 /// The number of tokens of a sample during training: a few lines.
 const SAMPLE_TOKENS: usize = 160;
@@ -20,7 +20,7 @@ const SAMPLE_TEMPERATURE: f64 = 0.8;
 
 /// What writes for `command`, and the model of the run.
 pub(crate) fn open(flags: &WritingFlags, command: &str) -> Result<(Writer, AnyModel), CliError> {
-    let run = RunDirectory::open(&flags.run_dir)?;
+    let run = missing_run::open(&flags.run_dir)?;
     let config = RunConfig::of_run(&run)?;
     let names = [flags.device.clone()];
     devices::check(&names, 1)?;

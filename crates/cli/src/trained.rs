@@ -16,14 +16,14 @@ use everburn_train::{AnyModel, ConfiguredTask, DataFingerprint, LoadedData};
 pub(crate) use self::checkpoints::{
     load_checkpoint, load_parameters, newest_progress, progress_at,
 };
-use self::settings::{changed_by, is_learnt_place, parts_alike};
+use self::settings::{changed_by, is_learnt_place, name_of_other_data, parts_alike};
 pub(crate) use self::settings::{decided_otherwise, require_settings_of_run};
 use crate::arguments::{Given, OfEvaluation, RankFlags};
 use crate::config::{RunConfig, key_of};
 use crate::error::CliError;
 use crate::launching::Work;
 use crate::prelude::*;
-use crate::{devices, gradient_backend, launching, rank};
+use crate::{devices, gradient_backend, launching, missing_run, rank};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainedFlags {
@@ -68,7 +68,7 @@ impl TrainedFlags {
         environment: Option<&RankEnvironment>,
         quiet: bool,
     ) -> Result<Opened, CliError> {
-        let run = RunDirectory::open(&self.run_dir)?;
+        let run = missing_run::open(&self.run_dir)?;
         let config = RunConfig::of_run(&run)?;
         let (config, other_data) = config.for_evaluation(&self.keys, &self.set, &self.ranks)?;
         let mut launch = None;
@@ -310,6 +310,16 @@ impl<'a> TrainedRank<'a> {
         Ok(())
     }
 
+    /// What the data are called that are tested.
+    ///
+    /// # Errors
+    /// [`CliError`] if the run's configuration cannot be read.
+    pub(crate) fn name_of_data(&self, run: &RunDirectory) -> Result<String, CliError> {
+        let before = RunConfig::of_run(run)?.sections;
+        let other = name_of_other_data(&before, &self.task.sections()?);
+        Ok(other.unwrap_or_else(|| self.loaded.name.clone()))
+    }
+
     /// Runs `work` on the model of `run`. A failure of a stalled rank is reported with that rank.
     pub(crate) fn with_model<R>(
         &self,
@@ -319,7 +329,8 @@ impl<'a> TrainedRank<'a> {
     ) -> Result<R, CliError> {
         let done = || -> Result<R, CliError> {
             let model = self.task.model(&self.trainer.device)?;
-            let model = load_parameters(model, run, flags.checkpoint.as_deref(), flags.ema)?;
+            let model = load_parameters(model, run, flags.checkpoint.as_deref(), flags.ema)
+                .map_err(|error| help_with_weights(error, &flags.set))?;
             Ok(work(&model)?)
         };
         done().map_err(|error| match self.environment {
@@ -328,6 +339,27 @@ impl<'a> TrainedRank<'a> {
             }
             None => error,
         })
+    }
+}
+
+/// The error of weights of a run that are not the model's, with what may have changed since the training; `set` are the settings
+/// of this command.
+fn help_with_weights(error: CliError, set: &[String]) -> CliError {
+    if !matches!(error, CliError::Train(TrainError::Weights { .. })) {
+        return error;
+    }
+    let help = match set.is_empty() {
+        true => {
+            "all settings are the run's: if the code of the model has changed since the training, restore that code"
+        }
+        false => {
+            "leave out the settings of --set that change the model; if the code of the model has changed since the training, \
+             restore that code"
+        }
+    };
+    CliError::Usage {
+        message: error.to_string(),
+        help: Some(help.to_owned()),
     }
 }
 

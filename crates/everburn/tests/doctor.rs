@@ -120,18 +120,24 @@ fn a_machine_that_slurm_has_given_to_no_job_leads_to_those_of_a_job() {
 }
 
 #[test]
-fn beside_a_run_that_has_failed_what_is_well_is_not_shown() {
+fn beside_a_run_that_has_failed_this_machine_is_not_shown() {
     let folder = tempfile::tempdir().unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    std::fs::write(programs.path().join("sbatch"), "").unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("config.toml", "model = 'mlp'\n");
     let examined = || {
         let mut command = Command::new(PROGRAM);
+        command.env("PATH", programs.path());
+        command.env_remove("SLURM_JOB_ID");
         let output = command.arg("doctor").arg(folder.path()).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     let are_ok = |text: &str| text.lines().filter(|line| line.starts_with("ok  ")).count();
     let well = examined();
     assert!(are_ok(&well) > 0 && !well.contains("not shown"), "{well}");
+    let warning = "outside of an allocation of Slurm";
+    assert!(well.contains(warning), "{well}");
     write(
         "live.json",
         r#"{"phase":"ended","failure":"rank 0 has failed"}"#,
@@ -139,9 +145,10 @@ fn beside_a_run_that_has_failed_what_is_well_is_not_shown() {
     let failed = examined();
     assert!(failed.starts_with("FAIL  run "), "{failed}");
     assert_eq!(are_ok(&failed), 0, "{failed}");
+    assert!(!failed.contains(warning), "{failed}");
     let last = failed.lines().last().unwrap();
     assert!(
-        last.contains(" of this machine are ok and not shown, `"),
+        last.contains(" of this machine are not shown, `"),
         "{failed}"
     );
 }

@@ -106,7 +106,7 @@ impl fmt::Display for RankExit {
 fn meaning(signal: i32) -> Option<&'static str> {
     use signal_hook::consts::signal as s;
     Some(match signal {
-        s::SIGKILL => "killed by someone, or by the kernel for lack of memory",
+        s::SIGKILL => "killed by a user, or by the kernel (out of memory)",
         s::SIGSEGV => "it touched memory that is not its own, a bug in native code",
         s::SIGABRT => {
             "it gave up by itself: no memory was left, or a check in native code has failed"

@@ -344,8 +344,8 @@ impl TrainingConfig {
             _ => "more `training.epochs` continue it".to_string(),
         };
         let made = match step > total_steps {
-            true => format!("{step} steps are made, and {total_steps} are wanted"),
-            false => format!("{step} of {total_steps} steps are made"),
+            true => format!("{step} steps have been made, and {total_steps} were requested"),
+            false => format!("{step} of {total_steps} steps have been made"),
         };
         Some(format!("nothing to train: {made}; {advice}"))
     }

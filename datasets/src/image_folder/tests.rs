@@ -128,7 +128,7 @@ fn folders_that_are_no_image_folder_are_refused_by_name() {
         let error = ImageFolder::with_classes(path, [8, 8], classes).unwrap_err();
         error.to_string()
     };
-    assert!(refused(&classes).contains("`empty` is none of the classes dark, light"));
+    assert!(refused(&classes).contains("`empty` is not one of the classes dark, light"));
     fs::remove_dir(path.join("empty")).unwrap();
     let more = [&classes[..], &["none".to_owned()]].concat();
     assert!(refused(&more).contains("there is no folder for the class none"));

@@ -157,12 +157,12 @@ fn a_folder_without_images_is_told_what_is_missing() {
     };
     std::fs::create_dir_all(parent.path().join("training/roses")).unwrap();
     let error = refused();
-    let expected = "folders as `roses`: a class has its images in its own folder. Folders of training and of test images are named train and test";
+    let expected = "folders such as `roses`: a class has its images in its own folder. Folders of training and of test images are named train and test";
     assert!(error.contains(expected), "{error}");
     std::fs::create_dir(parent.path().join("roses")).unwrap();
     std::fs::write(parent.path().join("roses/1.webp"), "").unwrap();
     let error = refused();
-    error.assert_contains(["files as `.webp`: convert them to JPEG or PNG"]);
+    error.assert_contains(["files such as `.webp`: convert them to JPEG or PNG"]);
 }
 
 #[test]

@@ -68,15 +68,17 @@ impl DoctorArguments {
 }
 
 /// Prints the report, the problems last; where something is wrong with a run that was named, without what is well on this
-/// machine. Fails only where training on the CPU could not work, where a run that was named has failed, or where ranks found
-/// something wrong.
+/// machine, and without warnings that are not about that run. Fails only where training on the CPU could not work, where a run
+/// that was named has failed, or where ranks found something wrong.
 pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     let mut of_run = newest_run::findings(&options.run);
     of_run.extend(absent(&options.run));
     let is_named = options.run != Path::new(RUNS);
     let of_run_only = is_named && of_run.iter().any(|it| it.verdict != Verdict::Ok);
+    let limits = limits::findings(options.world_size(), &options.run);
+    let mut asked: Vec<Finding> = of_run.iter().chain(&limits).cloned().collect();
     let mut findings = host::findings();
-    findings.extend(limits::findings(options.world_size(), &options.run));
+    findings.extend(limits);
     // A run that was named is what is asked for.
     match is_named {
         true => drop(findings.splice(0..0, of_run)),
@@ -84,12 +86,20 @@ pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
     }
     findings.extend(network::findings());
     if let Some(rendezvous) = &options.rendezvous {
-        findings.push(network::rendezvous(rendezvous, options.node_rank == 0));
+        let found = network::rendezvous(rendezvous, options.node_rank == 0);
+        asked.push(found.clone());
+        findings.push(found);
     }
     findings.extend(libraries::findings());
-    let is_shown = |it: &&Finding| !of_run_only || it.verdict != Verdict::Ok;
+    let is_shown = |it: &&Finding| match it.verdict {
+        _ if !of_run_only => true,
+        Verdict::Ok => false,
+        Verdict::Warn => asked.contains(*it),
+        Verdict::Fail => true,
+    };
+    let shown: Vec<&Finding> = findings.iter().filter(is_shown).collect();
     let columns = columns(&std::io::stdout());
-    for finding in findings.iter().filter(is_shown) {
+    for finding in &shown {
         say!("{}", finding.wrapped(columns));
     }
     let problems = match options.wants_ranks() {
@@ -100,8 +110,7 @@ pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
         }
         false => Vec::new(),
     };
-    let left_out = findings.iter().filter(|it| !is_shown(it)).count();
-    Ok(conclude(&findings, left_out, &problems))
+    Ok(conclude(&shown, findings.len(), &problems))
 }
 
 /// That a folder is not there which was named, and which run may be meant.
@@ -113,29 +122,23 @@ fn absent(run: &Path) -> Option<Finding> {
     })
 }
 
-/// Says what is wrong once more, with what to do, as the last lines of all. `left_out` findings were not shown.
-fn conclude(findings: &[Finding], left_out: usize, problems: &[Finding]) -> ExitCode {
-    let count = |verdict| {
-        findings
-            .iter()
-            .filter(|finding| finding.verdict == verdict)
-            .count()
-    };
+/// Says what is wrong once more, with what to do, as the last lines of all. Of `checked` findings some were `shown`.
+fn conclude(shown: &[&Finding], checked: usize, problems: &[Finding]) -> ExitCode {
+    let count = |verdict| shown.iter().filter(|it| it.verdict == verdict).count();
     let (warnings, failures) = (count(Verdict::Warn), count(Verdict::Fail));
-    let left_out = match left_out {
+    let left_out = match checked - shown.len() {
         0 => String::new(),
         count => format!(
-            "; {count} of this machine are ok and not shown, `{} doctor` shows them",
+            "; {count} of this machine are not shown, `{} doctor` shows them",
             invocation::name()
         ),
     };
     say!(
-        "\n{} checked, {warnings} to look at, {} failed{left_out}",
-        findings.len(),
+        "\n{checked} checked, {warnings} to look at, {} failed{left_out}",
         failures + problems.len()
     );
     if !problems.is_empty() {
-        for finding in findings {
+        for finding in shown {
             if finding.verdict == Verdict::Fail {
                 say!(
                     "- {}: {}\n  -> {}",

@@ -27,7 +27,7 @@ enum Kind {
 /// The project builds, has every command of Everburn, and a test that kills a training of two ranks and resumes it.
 #[derive(Debug, Args)]
 pub(crate) struct NewArguments {
-    /// The folder, whose name is the project's and the task's: small letters, digits, - and _.
+    /// The folder, whose name is the project's and the task's: lower-case letters, digits, - and _.
     path: PathBuf,
 
     /// The kind of data.
@@ -146,7 +146,7 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.filter(|name| is_name(name)).ok_or_else(|| {
         ToolError::Usage(format!(
-            "{} is no name for a project: small letters, digits, - and _, and a letter first",
+            "`{}` cannot be a project name: use lower-case letters, digits, - and _, and begin with a letter",
             path.display()
         ))
     })?;
@@ -182,7 +182,7 @@ pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
         file::write(&path.join("Cargo.lock"), &versions).map_err(failed)?;
     }
     say!(
-        "{} is a project now. Its task is `{name}`, in src/main.rs.{}\n",
+        "created the project {}. Its task is `{name}`, in src/main.rs.{}\n",
         path.display(),
         everburn
             .in_words()

@@ -11,6 +11,7 @@ use toml::{Table, Value};
 
 use super::RunConfig;
 use super::flags::{assign, complete};
+use super::foreign_sections::NO_SETTINGS;
 use super::layers::{fault, forget_shards, merge, unknown_model};
 use crate::arguments::keys::get;
 use crate::arguments::{Given, OfEvaluation, RankFlags, Strategy};
@@ -120,7 +121,7 @@ impl RunConfig {
             Some([section, ..]) if !sections.iter().flatten().any(|it| *it == "data") => {
                 let settings = self.sections.get(*section).and_then(Value::as_table);
                 if settings.is_none_or(Table::is_empty) {
-                    return error.with_help("the task has no settings: its data are named in its code, in `Task::data`");
+                    return error.with_help(NO_SETTINGS);
                 }
                 let key = self.key_named_in(section, &error.to_string());
                 let key = key.unwrap_or("KEY");
@@ -156,7 +157,7 @@ impl RunConfig {
         let numbers = error.split(|c: char| !c.is_alphanumeric());
         let named = settings.iter().filter_map(|(key, value)| {
             let length = match value {
-                Value::String(text) if !text.is_empty() && error.contains(text) => text.len(),
+                Value::String(text) if is_named_in(error, text) => text.len(),
                 Value::Integer(number) => {
                     let number = number.to_string();
                     numbers.clone().find(|word| *word == number)?.len()
@@ -195,6 +196,25 @@ impl RunConfig {
         }
         Ok(settings)
     }
+}
+
+/// Whether an error names the text of a setting: as its first words or after a quotation mark, as paths are named, or anywhere
+/// if the text itself looks like a path. A word such as `none` may be in any sentence.
+fn is_named_in(error: &str, text: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let is_path = text.contains(['/', '.']);
+    let text = text.trim_end_matches('/');
+    let mut found = error.match_indices(text);
+    !text.is_empty()
+        && found.any(|(start, _)| {
+            let before = error[..start].chars().next_back();
+            let after = error[start + text.len()..].chars().next();
+            let begins = match before {
+                None | Some('`' | '\'' | '"') => true,
+                Some(other) => is_path && !is_part(other),
+            };
+            begins && !after.is_some_and(is_part)
+        })
 }
 
 /// A configuration without its data: settings by which a task has others.
@@ -252,5 +272,26 @@ mod tests {
         assert_eq!(key("data/train is empty"), Some("list"));
         assert_eq!(key("3 channels, and the images have 1"), Some("width"));
         assert_eq!(key("image-1234.png has 30 rows"), None);
+    }
+
+    #[test]
+    fn a_word_of_an_error_that_is_a_setting_too_is_not_what_the_error_is_about() {
+        let config = RunConfig {
+            sections:
+                "[shapes]\naugment = 'none'\nfolder = 'd3'\nlist = 'lists/a.txt'\nmore = '../pics/'"
+                    .parse()
+                    .unwrap(),
+            ..RunConfig::default()
+        };
+        let key = |error: &str| config.key_named_in("shapes", error);
+        let other_class = "d3/test: `c` is none of the classes a, b";
+        assert_eq!(key(other_class), Some("folder"));
+        assert_eq!(key("cannot read `d3/test`: denied"), Some("folder"));
+        assert_eq!(key("`none` is no change of images"), Some("augment"));
+        assert_eq!(key("../pics/a: it has no folders"), Some("more"));
+        assert_eq!(key("line 3 of lists/a.txt is empty"), Some("list"));
+        for other in ["d32/test is empty", "there is none", "nonesuch is empty"] {
+            assert_eq!(key(other), None, "{other}");
+        }
     }
 }

@@ -11,6 +11,10 @@ use crate::error::CliError;
 /// At most this many settings of a task are listed.
 const MOST_LISTED: usize = 24;
 
+/// What is said of a task without settings.
+pub(super) const NO_SETTINGS: &str =
+    "the task has no settings: its data are named in its code, in `Task::data`";
+
 impl RunConfig {
     /// Refuses what neither a run nor its task has.
     pub(super) fn refuse_foreign_sections(&self, task: &AnyTask) -> Result<(), CliError> {
@@ -26,13 +30,18 @@ impl RunConfig {
             )),
             Some("data") => {
                 let listed = listed(task).map_or(String::new(), |keys| format!(" of {keys}"));
+                let settings = match has_no_settings(task) {
+                    true => NO_SETTINGS.to_owned(),
+                    false => format!(
+                        "its settings are in [{}], and --set {}.KEY=VALUE sets one{listed}",
+                        own.join("], ["),
+                        own.first().unwrap_or(&"")
+                    ),
+                };
                 Err(CliError::usage_with_help(
                     format!("{model} has data of its own"),
                     format!(
-                        "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its settings are in \
-                         [{}], and --set {}.KEY=VALUE sets one{listed}",
-                        own.join("], ["),
-                        own.first().unwrap_or(&"")
+                        "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; {settings}"
                     ),
                 ))
             }
@@ -55,13 +64,25 @@ impl RunConfig {
                         invocation::name()
                     )
                 });
+                let none = || has_no_settings(task).then(|| NO_SETTINGS.to_owned());
                 Err(CliError::Usage {
-                    help: listed,
+                    help: listed.or_else(none),
                     message: with_flags(&format!("unknown key `{other}`; {help}")),
                 })
             }
         }
     }
+}
+
+/// Whether a task has no settings: each of its sections refuses every key.
+pub(super) fn has_no_settings(task: &AnyTask) -> bool {
+    let refuses = |section: &str| {
+        // No key is empty.
+        let nameless = Table::from_iter([(String::new(), Value::Boolean(true))]);
+        let sections = Table::from_iter([(section.to_owned(), Value::Table(nameless))]);
+        task.configure(&sections).is_err()
+    };
+    task.settings().is_empty() && task.sections().into_iter().all(refuses)
 }
 
 /// The section or setting that `key` may be meant for: a setting of the task of that name first.
@@ -114,4 +135,69 @@ fn listed(task: &AnyTask) -> Option<String> {
 /// The last part of a path.
 fn last(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::prelude::*;
+    use everburn_train::{Loss, NoSettings, Task, TaskData, TaskError};
+
+    use super::*;
+    use crate::config::layers::fault;
+
+    /// A task whose data are named in its code.
+    struct Flowers;
+
+    impl Task for Flowers {
+        type Config = NoSettings;
+        type Model = Linear;
+        type Item = ();
+        type Batch = Tensor<2>;
+
+        fn model(&self, _: &NoSettings, device: &Device) -> Result<Linear, TaskError> {
+            Ok(LinearConfig::new(1, 1).init(device))
+        }
+
+        fn data(&self, _: &mut NoSettings) -> Result<TaskData<(), Tensor<2>>, TaskError> {
+            Err(TaskError::new("no data"))
+        }
+
+        fn loss(&self, _: &NoSettings, model: &Linear, batch: Tensor<2>) -> Loss {
+            Loss::new(model.forward(batch).mean(), 1_usize)
+        }
+    }
+
+    #[test]
+    fn a_setting_of_a_task_without_settings_is_answered_with_where_its_data_are_named() {
+        let task = AnyTask::new("flowers", Flowers);
+        let config = |sections: &str| RunConfig {
+            model: "flowers".to_owned(),
+            sections: sections.parse().unwrap(),
+            ..RunConfig::default()
+        };
+        let refused = |sections: &str| {
+            let refused = config(sections).refuse_foreign_sections(&task);
+            refused.unwrap_err()
+        };
+        let of_own = config("[flowers]\nsize = 3");
+        of_own.refuse_foreign_sections(&task).unwrap();
+        let of_own = task.configure(&of_own.sections).err().unwrap().to_string();
+        let set = ["flowers.size=3".to_owned()];
+        for error in [
+            refused("[data]\nname = 'pics'"),
+            refused("[flower]\nsize = 3"),
+            fault(&of_own, Some(&task), &set, None),
+        ] {
+            let help = miette::Diagnostic::help(&error).unwrap().to_string();
+            assert!(help.ends_with(NO_SETTINGS), "{error}; {help}");
+            assert!(!help.contains("KEY=VALUE"), "{help}");
+        }
+    }
+
+    #[test]
+    fn a_task_that_has_settings_is_none_without() {
+        let table = crate::tasks::find("table").unwrap();
+        assert!(!has_no_settings(table));
+    }
 }

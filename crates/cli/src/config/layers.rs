@@ -8,8 +8,8 @@ use everburn_train::{AnyTask, Patterns, configuration_fault, nearest_name};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::flags::{flags_layer, key_of};
-use super::foreign_sections::meant;
+use super::flags::{assign, flags_layer, key_of};
+use super::foreign_sections::{NO_SETTINGS, has_no_settings, meant};
 use super::no_model::without_model;
 use super::of_run::task_of_run;
 use super::{optimizer, unshown};
@@ -120,6 +120,8 @@ pub(super) fn fault(
     let key = key.and_then(|key| key.strip_suffix('`')?.rsplit('.').next());
     let elsewhere = key.filter(|_| !help.starts_with("did you mean"));
     let elsewhere = elsewhere.zip(task).and_then(|(key, task)| meant(key, task));
+    let is_without = help.is_empty() && elsewhere.is_none() && task.is_some_and(has_no_settings);
+    let has_no_key = key.is_some() && is_without;
     let reason = match elsewhere {
         Some(nearest) => format!("{what}; did you mean `{nearest}`?"),
         None => reason.to_owned(),
@@ -132,21 +134,32 @@ pub(super) fn fault(
     match (set.iter().rev().find(is_it), file) {
         (Some(assignment), _) if what.contains("expected a string") => {
             let (key, value) = assignment.split_once('=').unwrap_or((assignment, ""));
-            CliError::usage_with_help(
-                format!("--set {assignment}: {reason}"),
-                format!("quotation marks make it a text: --set '{key}=\"{value}\"'"),
-            )
+            let items = list_of_texts(value).filter(|_| !what.contains("invalid type: sequence"));
+            let help = match items {
+                Some(items) => {
+                    format!("quotation marks make each item a text: --set '{key}={items}'")
+                }
+                None => format!("quotation marks make it a text: --set '{key}=\"{value}\"'"),
+            };
+            CliError::usage_with_help(format!("--set {assignment}: {reason}"), help)
         }
         (Some(assignment), _) if what.contains("expected a sequence") => {
             let (key, value) = assignment.split_once('=').unwrap_or((assignment, ""));
-            let item = match what.contains("invalid type: string") {
-                true => format!("\"{}\"", value.trim_matches('"')),
-                false => value.to_owned(),
+            let plain = format!("[{value}]");
+            let items = match what.contains("invalid type: string") {
+                true => format!("[\"{}\"]", value.trim_matches('"')),
+                false if task.is_some_and(|task| takes_texts(task, key, &plain)) => {
+                    list_of_texts(&plain).unwrap_or(plain)
+                }
+                false => plain,
             };
             CliError::usage_with_help(
                 format!("--set {assignment}: {reason}"),
-                format!("a list is in brackets: --set '{key}=[{item}]'"),
+                format!("a list is in brackets: --set '{key}={items}'"),
             )
+        }
+        (Some(assignment), _) if has_no_key => {
+            CliError::usage_with_help(format!("--set {assignment}: {reason}"), NO_SETTINGS)
         }
         (Some(assignment), _) => CliError::usage(format!("--set {assignment}: {reason}")),
         (None, Some(path)) => CliError::Config {
@@ -155,6 +168,27 @@ pub(super) fn fault(
         },
         (None, None) => CliError::usage(reason),
     }
+}
+
+/// The list in `value`, TOML, with each item as a text; `None` if it is no list.
+fn list_of_texts(value: &str) -> Option<String> {
+    let table = format!("list = {value}").parse::<Table>().ok()?;
+    let items = table.get("list")?.as_array()?.iter();
+    let items = items.map(|item| match item {
+        Value::String(text) => format!("\"{text}\""),
+        other => format!("\"{other}\""),
+    });
+    Some(format!("[{}]", items.collect::<Vec<_>>().join(", ")))
+}
+
+/// Whether the setting `key` of `task` is a list of texts, and `list` has other items.
+fn takes_texts(task: &AnyTask, key: &str, list: &str) -> bool {
+    let mut sections = Table::new();
+    let refusal = match assign(&mut sections, &format!("{key}={list}")) {
+        Ok(()) => task.configure(&sections).err(),
+        Err(_) => None, // the key is refused with the rest
+    };
+    refusal.is_some_and(|error| error.to_string().contains("expected a string"))
 }
 
 /// The tensors of `--init-from` that are left out, by the flags or else by the file. What is no pattern there is refused

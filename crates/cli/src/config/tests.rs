@@ -187,12 +187,26 @@ fn a_list_is_shown_in_brackets_where_one_value_was_given() {
             "table --set table.ignore=id",
             "--set 'table.ignore=[\"id\"]'",
         ),
-        ("resnet18 --set data.classes=5", "--set 'data.classes=[5]'"),
+        (
+            "resnet18 --set data.classes=5",
+            "--set 'data.classes=[\"5\"]'",
+        ),
+        (
+            "resnet18 --set data.classes=[5,6]",
+            "--set 'data.classes=[\"5\", \"6\"]'",
+        ),
         ("table --set table.hidden=64", "--set 'table.hidden=[64]'"),
     ] {
         let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
         let help = miette::Diagnostic::help(&error).unwrap().to_string();
         assert!(help.ends_with(shown), "{error}; {help}");
+        // What it advises is a list of the right type.
+        let (task, _) = words.split_once(' ').unwrap();
+        let advised = shown.replace('\'', "").replace(", ", ",");
+        let advised = arguments(&format!("{task} {advised}"));
+        let refused = RunConfig::resolve(&advised, None).err();
+        let refused = refused.map_or(String::new(), |error| error.to_string());
+        assert!(!refused.contains("expected a "), "{refused}");
     }
 }
 

@@ -133,9 +133,7 @@ pub(super) fn words_of_stop(
     let more = "; once more ends the training at once".to_owned();
     let more = rank.map_or(more, |rank| format!(": rank {rank} has the signal"));
     match again {
-        false => format!(
-            "stopping on {signal}, after the step that is under way if there is one{with}{more}"
-        ),
+        false => format!("stopping on {signal}, after the current step{with}{more}"),
         true => format!("{signal} again: the training is ended at once{without}"),
     }
 }
@@ -147,8 +145,7 @@ mod tests {
     #[test]
     fn a_stop_says_what_comes_of_it() {
         let first = words_of_stop(None, "SIGINT", false, true);
-        let expected = "stopping on SIGINT, after the step that is under way if there is one, with a checkpoint; once more \
-                        ends the training at once";
+        let expected = "stopping on SIGINT, after the current step, with a checkpoint; once more ends the training at once";
         assert_eq!(first, expected);
         let of_rank = words_of_stop(Some(1), "SIGUSR1", false, true);
         assert!(

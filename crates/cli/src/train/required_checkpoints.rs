@@ -34,7 +34,7 @@ pub(super) fn require_checkpoints(run: &RunDirectory) -> Result<(), CliError> {
                 ", or `{}` begins a training with its model",
                 summary::new_training_from(run)
             ),
-            false => ", or leave --resume away to begin anew".to_owned(),
+            false => ", or leave out --resume to begin anew".to_owned(),
         };
         return Err(CliError::usage_with_help(
             format!(
@@ -85,9 +85,6 @@ mod tests {
         assert!(gone.contains("--init-from"), "{gone}");
         std::fs::remove_file(run.model_path()).unwrap();
         let gone = told();
-        assert!(
-            gone.ends_with("leave --resume away to begin anew"),
-            "{gone}"
-        );
+        assert!(gone.ends_with("leave out --resume to begin anew"), "{gone}");
     }
 }

@@ -72,16 +72,16 @@ pub(super) fn check_resume(
     changes.retain(|change| !change.starts_with("training."));
     let changes = match changes.is_empty() {
         true => {
-            "No setting is another than in the run: the code of the model has changed".to_string()
+            "No setting differs from the run: the code of the model has changed. Restore that code to resume".to_string()
         }
         false => format!(
-            "These settings are others than in the run: {}",
+            "These settings differ from the run: {}. Resume with those of the run",
             changes.join(", ")
         ),
     };
     Err(refused(format!(
-        "it is of another model:{differences}\n{changes}. Resume with those of the run. A model of another shape needs a \
-         new run: without --resume, with another --run-dir, --init-from {} for the weights that fit and --init-skip for \
+        "it is of another model:{differences}\n{changes}. A model of another shape needs a new run: \
+         without --resume, with another --run-dir, --init-from {} for the weights that fit and --init-skip for \
          the others",
         word(run.path())
     ))
@@ -167,7 +167,7 @@ pub(super) fn check_same_weights(arguments: &TrainArguments) -> Result<(), CliEr
             "{flag} has no effect on a resume: the run in {run} began with {began} and continues with its checkpoint"
         ),
         format!(
-            "to continue, leave it away; for a new run that begins with other weights, leave --resume away, name another \
+            "to continue, leave it out; for a new run that begins with other weights, leave out --resume, name another \
              --run-dir, and add --init-from, as in --init-from {weights}"
         ),
     ))

@@ -8,6 +8,7 @@ use toml::Table;
 
 use crate::config::key_of;
 use crate::error::CliError;
+use crate::legible;
 
 /// The sections of data that Everburn's own tasks read. They compare names and paths by what they stand for.
 const COMPARED_BY_TASKS: [&str; 2] = ["data.", "text."];
@@ -49,6 +50,17 @@ fn place_of_data(sections: &Table) -> Option<&Path> {
         None => sections.values().find_map(|section| section.get("folder")),
     };
     place?.as_str().map(Path::new)
+}
+
+/// What data are called that are others than those with the sections of `before`, by their place, where a task calls all its
+/// data alike, as a project of `everburn new` does.
+pub(super) fn name_of_other_data(before: &Table, now: &Table) -> Option<String> {
+    if now.contains_key("data") {
+        return None; // Everburn's own tasks name what they read
+    }
+    let place = place_of_data(now)?;
+    let name = place.file_name()?;
+    (place_of_data(before) != Some(place)).then(|| legible(name.display()))
 }
 
 /// The settings that the assignments of `set` have changed, but for those of where the data are.
@@ -94,7 +106,7 @@ pub(crate) fn require_settings_of_run(
         format!(
             "the data are not those of the run: by them {path} is {is}, and it was {was} in the training"
         ),
-        "put the data back as they were, or begin another run with these",
+        "restore the data, or start a new run",
     ))
 }
 
@@ -176,6 +188,21 @@ mod tests {
         let shards = of_image_model("whole");
         assert!(!is_learnt_place(&shards, &shards, true));
         assert!(!is_learnt_place(&Table::new(), &Table::new(), false));
+    }
+
+    #[test]
+    fn other_data_of_a_project_are_called_as_their_folder() {
+        let project = |folder: &str| -> Table {
+            let sections = format!("[flowers]\nfolder = {folder:?}");
+            sections.parse().unwrap()
+        };
+        let name = |tested: &str| name_of_other_data(&project("data"), &project(tested));
+        assert_eq!(name("../fresh").as_deref(), Some("fresh"));
+        assert_eq!(name("data"), None);
+        assert_eq!(name(".."), None);
+        let own: Table = "[data]\nname = 'fresh'".parse().unwrap();
+        assert_eq!(name_of_other_data(&Table::new(), &own), None);
+        assert_eq!(name_of_other_data(&Table::new(), &Table::new()), None);
     }
 
     #[test]

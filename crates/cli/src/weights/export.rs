@@ -16,8 +16,8 @@ use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
 use crate::pretrained::is_pretrained;
-use crate::tasks;
 use crate::trained::{load_checkpoint, load_parameters};
+use crate::{missing_run, tasks};
 
 /// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -181,7 +181,7 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// Writes a run's model as a state dict.
 pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> {
-    let run = RunDirectory::open(&arguments.run_dir)?;
+    let run = missing_run::open(&arguments.run_dir)?;
     if let Some(output) = &arguments.output {
         arguments.refuse_what_is_there(output)?;
     }

@@ -73,8 +73,8 @@ impl Supervisor<'_> {
             None => "save nothing",
         };
         let text = format!(
-            "stopping on {by}, after the step that is under way if there is one: ranks that still run in {patience:.0} s, \
-             and {idle}, are ended; once more ends all ranks at once"
+            "stopping on {by}, after the current step; once more ends all ranks at once. Ranks that still run after \
+             {patience:.0} s, and {idle}, are ended"
         );
         self.say_stopping(by, text);
         let now = Instant::now();

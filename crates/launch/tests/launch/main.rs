@@ -210,8 +210,8 @@ fn an_interrupt_lets_every_rank_stop_cleanly() {
         assert!(outcome.contains("stopped on request"), "{outcome}");
         let told = fs::read_to_string(folder.path().join("told")).unwrap();
         assert!(
-            told.starts_with(&format!("None stopping on {name}, after the step"))
-                && told.contains("ranks that still run in 60 s, and save nothing, are ended"),
+            told.starts_with(&format!("None stopping on {name}, after the current step"))
+                && told.contains("Ranks that still run after 60 s, and save nothing, are ended"),
             "{told}"
         );
     }

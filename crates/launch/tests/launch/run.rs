@@ -251,7 +251,7 @@ fn a_killed_rank_is_blamed_and_not_the_one_that_panics_for_want_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let (code, told) = end_of(folder.path(), "is killed", 2);
     assert_eq!(code, Some(137), "{told}");
-    told.assert_contains(["rank 1 was ended by SIGKILL: killed by someone"]);
+    told.assert_contains(["rank 1 was ended by SIGKILL: killed by a user"]);
     assert_ended(folder.path(), 0);
 }
 

@@ -107,7 +107,7 @@ fn a_hang_up_stops_a_job_unless_it_was_started_to_ignore_that_as_by_nohup() {
         }
         assert_eq!(launcher.wait().code(), Some(code));
         let told = fs::read_to_string(folder.join("told")).unwrap();
-        let begin = format!("None stopping on {stopped_by}, after the step");
+        let begin = format!("None stopping on {stopped_by}, after the current step");
         assert!(told.starts_with(&begin), "{told}");
     }
 }
@@ -236,7 +236,7 @@ fn a_stopped_rank_is_continued_and_asked_to_stop_where_another_machine_was_asked
     assert_eq!(launcher.wait().code(), Some(130));
     assert!(folder.join("asked").exists());
     let told = fs::read_to_string(folder.join("told")).unwrap();
-    let line = "None stopping on SIGINT at machine 0, after the step";
+    let line = "None stopping on SIGINT at machine 0, after the current step";
     assert!(told.starts_with(line), "{told}");
 }
 

@@ -314,7 +314,7 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
             Stop,
             2_000,
             None,
-            "stopping on SIGINT, after the step that is under way",
+            "stopping on SIGINT, after the current step",
         ),
         event(Stop, 3_000, Some(12), "stopped on request after step 12"),
         event(
@@ -329,7 +329,7 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
         stopped.contains("it did not finish: stopped on SIGINT"),
         "{stopped}"
     );
-    assert!(!stopped.contains("under way"), "{stopped}");
+    assert!(!stopped.contains("current step"), "{stopped}");
     let stopped = &written(&events)[0];
     let what = "it did not finish: stopped on request after step 12";
     stopped.assert_contains([what, "the same command"]);
