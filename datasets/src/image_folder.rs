@@ -1,6 +1,7 @@
 //! Images in folders, one folder per class.
 
 mod damage;
+mod ends;
 mod left_out;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use sha2::{Digest, Sha256};
 use tokenizers::NormalizedString;
 
 use self::damage::DamageSearch;
+pub use self::ends::check_image_files;
 pub(crate) use self::left_out::LeftOut;
 use crate::error::{refused, unreadable};
 use crate::files::names;

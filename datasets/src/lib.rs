@@ -79,7 +79,7 @@ pub use cifar::Cifar;
 pub use detect::{DataKind, detect, detect_for};
 pub use error::DatasetError;
 pub use image_dataset::{IMAGE_HEIGHT, IMAGE_PIXELS, IMAGE_WIDTH, ImageDataset, ImageItem};
-pub use image_folder::ImageFolder;
+pub use image_folder::{ImageFolder, check_image_files};
 pub use rgb::{Channels, LoadedRgb, RgbRequest, load_rgb, load_rgb_in};
 pub use rgb_item::RgbItem;
 pub use source::{

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Run};
+use everburn_tests::{AssertContains, Ended, Everburn, Run, json_lines};
 
 /// Trains this many epochs, from the start.
 fn train(folder: &Path, name: &str, epochs: &str) -> Run {
@@ -56,6 +56,30 @@ fn a_run_of_two_machines_continues_on_one() {
     assert!(run.text("config.toml").contains("nodes = 1"));
     Everburn::line(folder.path(), "train --resume --run-dir run --nodes 2")
         .refused(&["--nodes 2 without --node-rank"]);
+}
+
+#[test]
+fn settings_that_a_resume_changes_are_in_its_event_and_those_of_the_task_are_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = train(folder.path(), "run", "1");
+    for (ranks, epochs, test_samples, was) in [("1", "2", 40, 200), ("2", "3", 30, 40)] {
+        let ended = Everburn::new(folder.path(), ["train", "--resume", "--run-dir", "run"])
+            .args(["--epochs", epochs, "--ranks", ranks])
+            .args(["--set", &format!("data.test_samples={test_samples}")])
+            .run()
+            .succeeded();
+        let of_task = format!("data.test_samples = {test_samples} (was {was})");
+        let warning = "the model has learnt with the settings of the run";
+        ended.warns([format!("changed by this resume: {of_task}; {warning}")]);
+        let events = json_lines(&run.text("events.jsonl"));
+        let resume = events.iter().rfind(|event| event["kind"] == "resume");
+        let text = resume.unwrap()["text"].as_str().unwrap();
+        text.assert_contains([
+            "; changed by this resume: ",
+            &of_task,
+            &format!("training.epochs = {epochs} ("),
+        ]);
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Error messages for the user.
 
 mod different_runs;
-mod joining;
 
 use std::path::PathBuf;
 
@@ -160,20 +159,32 @@ impl CliError {
             let line = format!("{what}: {}", text.replace('\n', "\n  "));
             say_error!("{}", for_stderr(&line));
         };
-        let mut text = self.to_string();
-        say("error", &text);
+        say("error", &self.to_string());
+        for (what, text) in self.causes_and_help() {
+            say(what, &text);
+        }
+    }
+
+    /// The error with its causes and what to do, a line each.
+    pub(crate) fn in_full(&self) -> String {
+        let more = self.causes_and_help().into_iter();
+        let more = more.map(|(what, text)| format!("\n{what}: {text}"));
+        self.to_string() + &more.collect::<String>()
+    }
+
+    fn causes_and_help(&self) -> Vec<(&'static str, String)> {
+        let (mut parts, mut text) = (Vec::new(), self.to_string());
         let mut source = std::error::Error::source(self);
         while let Some(cause) = source {
             let cause_text = with_flags(&cause.to_string());
             if !text.contains(&cause_text) {
-                say("  because", &cause_text);
+                parts.push(("  because", cause_text.clone()));
                 text = cause_text;
             }
             source = cause.source();
         }
-        if let Some(help) = self.help() {
-            say("help", &help.to_string());
-        }
+        parts.extend(self.help().map(|help| ("help", help.to_string())));
+        parts
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {

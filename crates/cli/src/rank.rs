@@ -371,16 +371,10 @@ pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> E
             let (lost, machine) = (error.lost_rank(), error.silent_machine());
             environment.report_peer_lost(lost, machine, None, &error.to_string())
         }
-        Some(environment) if error.is_of_joining() => {
-            environment.report_not_joined(&error.to_string())
-        }
-        Some(environment) => {
-            environment.report(ReportKind::Own, None, &error.to_string());
-            false
-        }
+        Some(environment) => environment.report_error(None, &error.in_full()),
         None => false,
     };
-    // The launcher shows once what all ranks see: another rank's failure, or that they do not meet.
+    // The launcher shows it, once for all ranks that see the same.
     if !shown {
         error.print();
     }

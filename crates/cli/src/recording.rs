@@ -26,8 +26,9 @@ pub(crate) fn compare(command: &CompareCommand) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes `environment.json`: a run that is `resumed` keeps when it began. A run without one is as good.
-pub(crate) fn write_environment(run: &RunDirectory, resumed: bool) {
+/// Writes `environment.json`: a run that is `resumed`, which has changed these settings, keeps when it began. A run without one
+/// is as good.
+pub(crate) fn write_environment(run: &RunDirectory, resumed: Option<Vec<String>>) {
     let text = |word: std::ffi::OsString| word.into_string().ok();
     let variables = std::env::vars_os();
     let variables = variables.filter_map(|(name, value)| Some((text(name)?, text(value)?)));
@@ -40,8 +41,9 @@ pub(crate) fn write_environment(run: &RunDirectory, resumed: bool) {
     environment.versions.insert("Burn".into(), versions.burn);
     let began = || Environment::of_run(run.path())?.started_unix_ms;
     // Any other file there is of a start that failed.
-    if let Some(began) = resumed.then(began).flatten() {
-        environment.started_unix_ms = Some(began);
+    if let Some(changes) = resumed {
+        environment.started_unix_ms = began().or(environment.started_unix_ms);
+        environment.resume_changes = changes;
     }
     if let Err(error) = run.write_environment(&environment) {
         tracing::warn!("{error}");
@@ -274,10 +276,11 @@ mod tests {
             let text = std::fs::read_to_string(run.path().join("environment.json")).unwrap();
             serde_json::from_str::<Environment>(&text).unwrap()
         };
-        let resumed = written(true);
+        let resumed = written(Some(vec!["data.size = 32 (was 64)".to_owned()]));
         assert_eq!(resumed.started_unix_ms, Some(7));
+        assert_eq!(resumed.resume_changes, ["data.size = 32 (was 64)"]);
         assert!(resumed.command.is_some(), "{resumed:?}");
-        let after_a_start_that_failed = written(false);
+        let after_a_start_that_failed = written(None);
         assert!(after_a_start_that_failed.started_unix_ms > Some(7));
     }
 

@@ -83,6 +83,7 @@ pub(crate) fn run(
     } else if has_weights && let Some(line) = weights::check(&config)? {
         say!("{line}");
     }
+    task.check_files()?;
     if arguments.kernels.warmup {
         return warm_up::run(&config, &*task, &loaded, keep_kernels());
     }

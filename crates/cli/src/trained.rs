@@ -1,6 +1,7 @@
 //! A trained model on any number of ranks, for `eval` and `predict`.
 
 mod checkpoints;
+mod copies;
 mod settings;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ use everburn_train::{AnyModel, ConfiguredTask, DataFingerprint, LoadedData};
 pub(crate) use self::checkpoints::{
     load_checkpoint, load_parameters, newest_progress, progress_at,
 };
+use self::copies::Copies;
 use self::settings::{changed_by, is_learnt_place, name_of_other_data, parts_alike};
 pub(crate) use self::settings::{decided_otherwise, require_settings_of_run};
 use crate::arguments::{Given, OfEvaluation, RankFlags};
@@ -225,7 +227,8 @@ impl<'a> TrainedRank<'a> {
         })
     }
 
-    /// Warns, on rank 0, where what is tested is the set that the run has learnt from, also where its files have changed since.
+    /// Warns, on rank 0, where what is tested is the set that the run has learnt from, also where its files have changed since or
+    /// some of them are copies.
     /// `own` is the fingerprint of the run's data where others are named, else empty. Returns whether it did.
     ///
     /// # Errors
@@ -251,14 +254,22 @@ impl<'a> TrainedRank<'a> {
             return Ok(false);
         }
         let before = RunConfig::of_run(run)?.task()?.sections()?;
-        let is_learnt = is_learnt_place(&before, &self.task.sections()?, !own.test.is_empty());
-        if is_learnt {
+        let now = self.task.sections()?;
+        if is_learnt_place(&before, &now, !own.test.is_empty()) {
             tracing::warn!(
                 "the training learned from this folder or file; since then files were added, removed or changed, or the settings \
                  were, so that samples may be tested here that the training learned from"
             );
+            return Ok(true);
         }
-        Ok(is_learnt)
+        let copies = Copies::find(&before, &now);
+        if let Some(Copies { count, compared }) = &copies {
+            tracing::warn!(
+                "{count} of {compared} files of the tested folder are in the folder of the training, too: the result says less \
+                 about how well the model does on other samples"
+            );
+        }
+        Ok(copies.is_some())
     }
 
     /// Warns, on rank 0, where the data of the run are not those of the training, or not all of those: what is held out of

@@ -39,8 +39,6 @@ pub enum ReportKind {
     PeerLost,
     /// Another rank asked this one to give up.
     Aborted,
-    /// The rank could not join the others, or was refused by them. Others may end alike.
-    NotJoined,
     /// A kind that this version does not have; counts as a failure of the rank's own.
     #[serde(other)]
     Unknown,
@@ -56,10 +54,7 @@ impl ReportKind {
     /// Whether this rank is a cause of the job's end and not a victim of it.
     #[must_use]
     pub fn is_own_failure(self) -> bool {
-        matches!(
-            self,
-            Self::Own | Self::Panic | Self::NotJoined | Self::Unknown
-        )
+        matches!(self, Self::Own | Self::Panic | Self::Unknown)
     }
 }
 
@@ -94,6 +89,9 @@ pub struct RankReport {
     /// The number of that rank's machine, where no rank of it sent heartbeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_machine: Option<usize>,
+    /// Whether the rank leaves it to the launcher to show `message`, and to write it to the rank's log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unprinted: bool,
     /// When it was, in milliseconds since 1970.
     pub unix_time_ms: u64,
 }
@@ -109,6 +107,7 @@ impl RankReport {
             message: message.into(),
             lost_rank: None,
             silent_machine: None,
+            unprinted: false,
             unix_time_ms: unix_time_ms(),
         }
     }
@@ -162,7 +161,12 @@ pub(crate) fn split_headline(message: &str) -> (&str, &str) {
 /// # Errors
 /// When the file cannot be written.
 pub fn write_report(path: &Path, report: &RankReport) -> io::Result<()> {
-    file::write_once(path, &serde_json::to_vec_pretty(report)?).map(|_| ())
+    write_if_first(path, report).map(|_| ())
+}
+
+/// As [`write_report`]. Returns whether `report` is the first in the file.
+pub(crate) fn write_if_first(path: &Path, report: &RankReport) -> io::Result<bool> {
+    file::write_once(path, &serde_json::to_vec_pretty(report)?)
 }
 
 #[cfg(test)]
@@ -241,6 +245,7 @@ mod tests {
             message: "rank 1 is lost".to_owned(),
             lost_rank: Some(1),
             silent_machine: Some(0),
+            unprinted: true,
             unix_time_ms: 1_795_447_260_403,
         };
         let folder = tempfile::tempdir().unwrap();
@@ -256,6 +261,7 @@ mod tests {
             "silent_machine",
             "step",
             "unix_time_ms",
+            "unprinted",
         ];
         assert_eq!(keys, expected);
         assert_eq!(RankReport::read(&path), Some(report));

@@ -186,13 +186,7 @@ impl Rank {
                 let machine = collective.and_then(CollectiveError::silent_machine);
                 environment.report_peer_lost(lost, machine, step, &text)
             }
-            Some(environment) if group.is_none() && behind::<JoinError>(error).is_some() => {
-                environment.report_not_joined(&text)
-            }
-            Some(environment) => {
-                environment.report(ReportKind::Own, step, &text);
-                false
-            }
+            Some(environment) => environment.report_error(step, &text),
             None => false,
         };
         if !shown {

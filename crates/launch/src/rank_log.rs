@@ -60,11 +60,11 @@ pub(crate) fn continue_log(
     Ok(log)
 }
 
-/// The last line in the log of a rank that could not write it. One that another rank's failure has ended, or that could not
-/// join the others, does not print that itself: all ranks of a job may see that failure, and the launcher shows it once.
+/// The last line in the log of a rank that has not written it. One that another rank's failure has ended does not print that
+/// itself: all ranks of a job may see that failure, and the launcher shows it once. So it does with an error of the rank's own.
 pub(crate) fn last_line(ended: &EndedRank) -> Option<String> {
     match ended.failure() {
-        Some(report) if matches!(report.kind, ReportKind::PeerLost | ReportKind::NotJoined) => {
+        Some(report) if report.unprinted || report.kind == ReportKind::PeerLost => {
             Some(format!("error: {}", report.message))
         }
         _ if ended.ended_by_launcher => Some(format!(

@@ -48,6 +48,9 @@ pub struct Environment {
     /// The command line, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// Which settings a resume has changed, of the newest: `training.epochs = 14 (was 10)`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resume_changes: Vec<String>,
     /// The machine's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -115,6 +118,7 @@ impl Environment {
         Self {
             started_unix_ms: Some(unix_time_ms()),
             command: (!words.is_empty()).then(|| plain::command_line(&words)),
+            resume_changes: Vec::new(),
             host: proc::host_name(),
             system: text_of("/etc/os-release").and_then(|text| pretty_name(&text)),
             kernel: proc::kernel_release(),

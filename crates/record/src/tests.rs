@@ -167,6 +167,7 @@ fn the_environment_and_the_confusion_matrix_hold_every_field() {
     let environment = Environment {
         started_unix_ms: Some(1_795_447_260_403),
         command: text("everburn train mnist"),
+        resume_changes: vec!["training.epochs = 14 (was 10)".to_owned()],
         host: text("gpu-1"),
         system: text("Debian 12"),
         kernel: text("6.1.0"),
@@ -177,8 +178,8 @@ fn the_environment_and_the_confusion_matrix_hold_every_field() {
         versions: BTreeMap::from([("NVIDIA driver".to_owned(), "570.86.15".to_owned())]),
         variables: BTreeMap::from([("EVERBURN_LOG".to_owned(), "debug".to_owned())]),
     };
-    let keys = "started_unix_ms command host system kernel processor cores memory_bytes accelerators \
-        versions variables";
+    let keys = "started_unix_ms command resume_changes host system kernel processor cores memory_bytes \
+        accelerators versions variables";
     holds(&environment, keys);
     let matrix = ConfusionMatrix {
         split: "test".to_owned(),

@@ -149,6 +149,16 @@ pub trait Task: Sized + Send + Sync + 'static {
         self.data(config)
     }
 
+    /// Looks for damaged files of the data before a training starts: once on each machine, by its launcher. It should take no
+    /// longer than some seconds.
+    ///
+    /// # Errors
+    /// Which files are damaged.
+    fn check_files(&self, config: &Self::Config) -> Result<(), TaskError> {
+        let _ = config;
+        Ok(())
+    }
+
     /// How far the model is off on a batch. It is called while training, validating and testing.
     fn loss(&self, config: &Self::Config, model: &Self::Model, batch: Self::Batch) -> Loss;
 

@@ -9,10 +9,10 @@ use crate::DatasetError;
 use crate::rgb_item::decode_file;
 
 /// How long images are tried, at most.
-const LONGEST: Duration = Duration::from_secs(10);
+pub(super) const LONGEST: Duration = Duration::from_secs(10);
 
 /// The most images that are named.
-const MOST_NAMED: usize = 10;
+pub(super) const MOST_NAMED: usize = 10;
 
 /// The damaged images of a folder, found when the first of them is read.
 #[derive(Default)]
@@ -77,18 +77,23 @@ fn describe(others: &[&Path], looked_at: usize, images: usize) -> String {
         true => format!("all {images} images"),
         false => format!("the first {looked_at} of {images} images"),
     };
+    match others {
+        [] => format!(" ({of} were tried, and no other is damaged)"),
+        some => format!("; {of} were tried, and {}", others_in_words(some)),
+    }
+}
+
+/// That these images are damaged, too.
+pub(super) fn others_in_words(others: &[&Path]) -> String {
     let named = others.iter().take(MOST_NAMED);
     let named = named.map(|file| file.display().to_string());
     let named = named.collect::<Vec<_>>().join(", ");
     match others.len() {
-        0 => format!(" ({of} were tried, and no other is damaged)"),
+        1 => format!("one other is damaged: {named}"),
         count if count > MOST_NAMED => {
-            format!(
-                "; {of} were tried, and more than {MOST_NAMED} others are damaged: {named}, ..."
-            )
+            format!("more than {MOST_NAMED} others are damaged: {named}, ...")
         }
-        1 => format!("; {of} were tried, and one other is damaged: {named}"),
-        count => format!("; {of} were tried, and {count} others are damaged: {named}"),
+        count => format!("{count} others are damaged: {named}"),
     }
 }
 

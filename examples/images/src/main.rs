@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use everburn::burn;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::activation::softmax;
-use everburn::datasets::{LoadedRgb, MixBatcher, MixedClasses, RgbRequest, load_rgb};
+use everburn::datasets::{LoadedRgb, MixBatcher, MixedClasses, RgbRequest, check_image_files, load_rgb};
 use everburn::nn::conv::{Conv2d, Conv2dConfig};
 use everburn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
 use everburn::nn::{Linear, LinearConfig, Relu};
@@ -143,6 +143,11 @@ impl Task for ImageFolders {
     // `eval RUN --set images.folder=OTHER` tests all images of another folder.
     fn test_data(&self, config: &mut ImagesConfig) -> Result<TaskData<RgbItem, Images>, TaskError> {
         read_images(config, true)
+    }
+
+    // Before a training starts: an image that is cut off ends no training after hours.
+    fn check_files(&self, config: &ImagesConfig) -> Result<(), TaskError> {
+        Ok(check_image_files(&config.folder)?)
     }
 
     fn loss(&self, _config: &ImagesConfig, model: &Net, (images, classes): Images) -> Loss {

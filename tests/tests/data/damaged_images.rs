@@ -1,8 +1,19 @@
 //! Folders of images that are damaged, or none.
 
+use std::path::Path;
+
 use everburn_tests::{Everburn, Run};
 
 use super::image_folders::{draw, train};
+
+/// Damages the pixels of a PNG file, whose beginning and end stay: it is found when it is read.
+fn damage_pixels(file: &Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let data = bytes.windows(4).position(|part| part == b"IDAT").unwrap();
+    // No stream of zlib begins so.
+    bytes[data + 4] = 0xff;
+    std::fs::write(file, bytes).unwrap();
+}
 
 #[test]
 fn what_is_no_folder_of_images_is_refused_by_name() {
@@ -39,10 +50,46 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     let none = Everburn::new(here, ["train", "resnet18", "--run-dir", "run"]);
     none.refused(&["no folder of images is given", "--data"]);
     std::fs::write(here.join("damaged/down/07.png"), "no image").unwrap();
-    let damaged = train(here, "damaged", "run").run();
-    assert_ne!(damaged.code(), 0, "{damaged}");
-    let said = format!("{}{}", damaged.stdout, damaged.stderr);
-    assert!(said.contains("07.png is damaged, or no image"), "{damaged}");
+    damage_pixels(&here.join("damaged/across/03.png"));
+    let refused = |damaged: &str| {
+        let ended = train(here, "damaged", "run").run();
+        assert_ne!(ended.code(), 0, "{ended}");
+        ended.warns([format!("{damaged} is damaged, or no image")]);
+        here.join("run").exists()
+    };
+    // A file without its beginning or its end is found before there is a run, and any other when it is read.
+    assert!(!refused("07.png"));
+    draw(&here.join("drawn"), 8);
+    std::fs::copy(
+        here.join("drawn/down/07.png"),
+        here.join("damaged/down/07.png"),
+    )
+    .unwrap();
+    assert!(refused("03.png"));
+}
+
+#[test]
+fn images_that_are_cut_off_are_named_before_a_training_wherever_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    for (set, count) in [("train", 20), ("val", 3), ("test", 3)] {
+        draw(&here.join("stripes").join(set), count);
+    }
+    for file in ["val/down/02.png", "test/across/01.png"] {
+        let file = here.join("stripes").join(file);
+        let bytes = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    }
+    for ranks in ["1", "2"] {
+        let ended = train(here, "stripes", "run").args(["--ranks", ranks]).run();
+        assert_ne!(ended.code(), 0, "{ended}");
+        ended.warns([
+            "01.png is damaged, or no image",
+            "put a readable image in its place",
+            "one other is damaged: stripes/val/down/02.png",
+        ]);
+        assert!(!here.join("run").exists(), "{ended}");
+    }
 }
 
 #[test]
@@ -58,7 +105,7 @@ fn a_start_that_makes_no_step_gives_the_folder_back_to_the_run_that_was_in_it() 
     draw(&here.join("damaged"), 20);
     for class in ["across", "down"] {
         for image in here.join("damaged").join(class).read_dir().unwrap() {
-            std::fs::write(image.unwrap().path(), "no image").unwrap();
+            damage_pixels(&image.unwrap().path());
         }
     }
     for ranks in ["1", "2", "1"] {
@@ -96,7 +143,7 @@ fn a_damaged_test_image_costs_no_training() {
         ("alone", &["--ranks", "1"][..]),
         ("elastic", &["--ranks", "2", "--elastic", "1:2"]),
     ] {
-        std::fs::write(&image, "no image").unwrap();
+        damage_pixels(&image);
         let ended = train(here, "stripes", run).args(ranks).run();
         assert_eq!(ended.code(), 1, "{ended}");
         for said in [

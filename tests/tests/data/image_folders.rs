@@ -176,6 +176,16 @@ fn an_evaluation_warns_of_changed_test_images_and_not_of_more_to_learn_from() {
         let said = "a test on the set that the training learned from";
         assert_eq!(ended.stderr.matches(said).count(), times, "{data}: {ended}");
     }
+    // Of the copies in another folder, one is no copy any more.
+    draw(&here.join("others"), 3);
+    std::fs::copy(
+        here.join("others/down/02.png"),
+        here.join("others/down/01.png"),
+    )
+    .unwrap();
+    let ended = Everburn::line(here, "eval run --json --data others").succeed();
+    ended.warns(["5 of 6 files of the tested folder are in the folder of the training, too"]);
+    assert_eq!(ended.json()["data_changed"], true, "{ended}");
     let (learnt, tested) = (
         here.join("stripes/train/across"),
         here.join("stripes/test/across"),

@@ -11,7 +11,7 @@ use everburn_record::{Live, RUNS, folder_of_machine};
 use everburn_train::{ConfiguredTask, LoadedData, StateHashes};
 
 use super::earlier_run::{EarlierRun, Prepared, Replaced};
-use super::resume::{changed_ranks, changed_settings, check_same_weights};
+use super::resume::{announce_changes, check_same_weights};
 use super::run_in_use::{refuse_run_in_use, started_twice};
 use crate::arguments::{RankFlags, TrainArguments};
 use crate::config::{RunConfig, key_of};
@@ -80,20 +80,17 @@ pub(crate) fn prepare_run_directory(
     let held = run
         .lock()
         .map_err(|error| started_twice(error, arguments))?;
+    let mut changes = Vec::new();
     // Machine 1 may be new to the run.
     if arguments.resume && run.config_path().is_file() {
         if let Some((_, text)) = Live::cut_off_in(run.path()) {
             say!("{text}");
         }
-        let mut changes = changed_settings(&run, config)?;
-        changes.extend(changed_ranks(&run, config)?);
-        if !changes.is_empty() {
-            say!("changed by this resume: {}", changes.join(", "));
-        }
+        changes = announce_changes(&run, config)?;
         earlier = EarlierRun::resumed(&run);
     }
     let written = run.write_config(config);
-    recording::write_environment(&run, arguments.resume);
+    recording::write_environment(&run, arguments.resume.then_some(changes));
     *replacing = earlier.map(|earlier| (earlier, run.clone()));
     drop(replacing);
     let prepared = Prepared {

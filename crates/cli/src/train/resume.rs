@@ -218,12 +218,40 @@ pub(crate) fn changed_settings(
     Ok(changes.collect())
 }
 
-/// The number of ranks, where it is another than in the run.
-pub(super) fn changed_ranks(
+/// Says which settings this resume changes, and warns of those with which the model has learnt. Returns all of them.
+pub(super) fn announce_changes(
     run: &RunDirectory,
     config: &RunConfig,
-) -> Result<Option<String>, CliError> {
-    let before = run.read_config::<RunConfig>()?.world_size();
-    let now = config.world_size();
-    Ok((before != now).then(|| format!("ranks = {now} (was {before})")))
+) -> Result<Vec<String>, CliError> {
+    let mut changes = changed_settings(run, config)?;
+    let earlier = run.read_config::<RunConfig>()?;
+    let (before, now) = (earlier.world_size(), config.world_size());
+    changes.extend((before != now).then(|| format!("ranks = {now} (was {before})")));
+    let mut own = own_settings(config)?;
+    // What an older version of the task had, and this one has not, is none of its settings.
+    own.extend(own_settings(&earlier).unwrap_or_default());
+    let is_own = |change: &&String| {
+        let path = change.split(" = ").next();
+        path.is_some_and(|path| own.contains(path))
+    };
+    let (of_task, others): (Vec<&String>, Vec<&String>) = changes.iter().partition(is_own);
+    let listed = |changes: &[&String]| {
+        let changes: Vec<&str> = changes.iter().map(|change| change.as_str()).collect();
+        changes.join(", ")
+    };
+    if !others.is_empty() {
+        say!("changed by this resume: {}", listed(&others));
+    }
+    if !of_task.is_empty() {
+        tracing::warn!(
+            "changed by this resume: {}; the model has learnt with the settings of the run",
+            listed(&of_task)
+        );
+    }
+    Ok(changes)
+}
+
+/// The paths of the settings of the task and its data, but for those of where the data are.
+fn own_settings(config: &RunConfig) -> Result<BTreeSet<String>, CliError> {
+    Ok(config.task()?.agreed_settings()?.into_keys().collect())
 }

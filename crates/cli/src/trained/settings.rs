@@ -44,7 +44,7 @@ pub(super) fn is_learnt_place(before: &Table, now: &Table, has_test_files: bool)
 
 /// Where the data of a task are, by its sections: Everburn's own tasks name them in `[data]`, a project of `everburn new` in
 /// the `folder` of its section.
-fn place_of_data(sections: &Table) -> Option<&Path> {
+pub(super) fn place_of_data(sections: &Table) -> Option<&Path> {
     let place = match sections.get("data") {
         Some(data) => data.get("name"),
         None => sections.values().find_map(|section| section.get("folder")),

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use everburn_datasets::{
-    Channels, DataKind, ImageAugmentation, MixBatcher, MixedClasses, RgbItem, RgbRequest, load_rgb,
+    Channels, DataKind, ImageAugmentation, MixBatcher, MixedClasses, RgbItem, RgbRequest,
+    check_image_files, load_rgb,
 };
 use everburn_distributed::Augment;
 use everburn_train::{
@@ -207,6 +208,17 @@ impl<M: ImageModel> Task for ImageFolders<M> {
         config: &mut ImageFoldersConfig,
     ) -> Result<TaskData<RgbItem, Self::Batch>, TaskError> {
         self.read_data(config, true)
+    }
+
+    fn check_files(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
+        let request = config.data.request()?;
+        match request.file {
+            // Not all files may be read.
+            Some(folder) if request.train_limit.or(request.test_limit).is_none() => {
+                Ok(check_image_files(folder)?)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn loss(&self, _config: &ImageFoldersConfig, model: &M, batch: Self::Batch) -> Loss {

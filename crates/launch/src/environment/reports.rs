@@ -3,7 +3,7 @@
 use everburn_record::attempt;
 
 use super::RankEnvironment;
-use crate::failure::{RankReport, ReportKind, write_report};
+use crate::failure::{RankReport, ReportKind, write_if_first};
 use crate::panic_place::{naming_lost_device, place_of_panic};
 use crate::stop::received_signal;
 
@@ -42,21 +42,33 @@ impl RankEnvironment {
             silent_machine,
             ..RankReport::new(self.rank, ReportKind::PeerLost, message)
         });
-        sent && self.launcher_pid.is_some()
+        sent.is_some() && self.launcher_pid.is_some()
     }
 
-    /// Reports that this rank could not join the others, or was refused by them. Returns whether our launcher writes `message` to
-    /// this rank's log, and shows it once for all ranks that end alike: then it need not be printed. The launcher of an elastic
-    /// job, which may start the rank again, does neither.
+    /// Reports an error of this rank's own, at `step` if that is known. Returns whether our launcher writes `message` to this
+    /// rank's log, and shows it once for all ranks that end alike: then it need not be printed. The launcher of an elastic
+    /// job, which may start the rank again, does neither, and no launcher does if a failure was reported before.
+    ///
+    /// ```
+    /// # mod everburn { pub use everburn_launch as launch; }
+    /// use everburn::launch::RankEnvironment;
+    ///
+    /// fn fail(rank: &RankEnvironment, error: &str) {
+    ///     if !rank.report_error(None, error) {
+    ///         eprintln!("error: {error}");
+    ///     }
+    /// }
+    /// ```
     #[must_use]
-    pub fn report_not_joined(&self, message: &str) -> bool {
-        let is_shown = self.launcher_pid.is_some() && self.elastic.is_none();
-        let kind = match is_shown {
-            true => ReportKind::NotJoined,
-            false => ReportKind::Own,
-        };
-        let sent = self.send(&RankReport::new(self.rank, kind, message));
-        sent && is_shown
+    pub fn report_error(&self, step: Option<u64>, message: &str) -> bool {
+        let unprinted = self.launcher_pid.is_some() && self.elastic.is_none();
+        let message = naming_lost_device(message).unwrap_or_else(|| message.to_owned());
+        let is_first = self.send(&RankReport {
+            step,
+            unprinted,
+            ..RankReport::new(self.rank, ReportKind::Own, message)
+        });
+        unprinted && is_first == Some(true)
     }
 
     /// Says at which step this rank fails, for the report of a failure that names none. The first call counts, and step 0 is
@@ -68,8 +80,9 @@ impl RankEnvironment {
         }
     }
 
-    /// Writes `report` for the launcher, if there is one; returns whether that was possible.
-    fn send(&self, report: &RankReport) -> bool {
+    /// Writes `report` for the launcher, and returns whether it is the first of its kind; `None` if there is no launcher, or it
+    /// could not be written.
+    fn send(&self, report: &RankReport) -> Option<bool> {
         let failed_at = || self.failed_at.get().copied();
         let known = || failed_at().or_else(|| self.present_step.get());
         let report = &RankReport {
@@ -83,15 +96,15 @@ impl RankEnvironment {
             true => &self.error_file,
             false => &self.finished_file,
         };
-        let Some(path) = file else { return false };
-        let written = write_report(path, report);
+        let path = file.as_ref()?;
+        let written = write_if_first(path, report);
         if let Err(error) = &written {
             tracing::warn!(
                 "the report could not be written to {}: {error}",
                 path.display()
             );
         }
-        written.is_ok()
+        written.ok()
     }
 
     /// Reports to the launcher that this rank has done all of its work: call it once the last file is written, and

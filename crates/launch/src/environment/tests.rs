@@ -43,6 +43,29 @@ fn a_failure_is_reported_with_the_first_step_that_is_known() {
 }
 
 #[test]
+fn an_error_is_left_to_a_launcher_that_shows_it_unless_a_failure_was_reported_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rank-1.error.json");
+    let launched = ("EVERBURN_LAUNCHER_PID", "4711");
+    let file = ("EVERBURN_ERROR_FILE", path.to_str().unwrap());
+    let elastic = ("EVERBURN_ELASTIC", "1:2");
+    let unprinted = || RankReport::read(&path).unwrap().unprinted;
+    for (variables, expected) in [
+        (&[file][..], false),
+        (&[file, launched], true),
+        (&[file, launched, elastic], false),
+    ] {
+        let rank = with(variables).unwrap();
+        assert_eq!(rank.report_error(Some(3), "no file"), expected);
+        assert_eq!(unprinted(), expected, "{variables:?}");
+        assert!(!rank.report_error(Some(3), "later"), "not the first");
+        std::fs::remove_file(&path).unwrap();
+    }
+    let without_file = with(&[launched]).unwrap();
+    assert!(!without_file.report_error(None, "nowhere"));
+}
+
+#[test]
 fn a_failure_names_the_device_that_has_failed_and_another_end_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

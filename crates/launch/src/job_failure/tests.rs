@@ -58,7 +58,7 @@ fn an_error_to_which_the_launcher_has_added_who_was_refused_is_not_shown_again_f
     let log = format!("error: {error}");
     let tail = ["waiting for rank 1", log.as_str()];
     let mut failure = because_of_rank_1(1, 2, Some(&tail));
-    failure.cause.report = Some(RankReport::new(2, ReportKind::NotJoined, said));
+    failure.cause.report = Some(RankReport::new(2, ReportKind::Own, said));
     let text = failure.to_string();
     assert_eq!(text.matches("only 1 of 2 ranks").count(), 1, "{text}");
     text.assert_contains([

@@ -111,9 +111,10 @@ impl Comparison {
         // A run that failed has no report: its data are compared by their names in the configuration, as are the others'.
         let dataset = |run: &Run| text(&run.results.as_ref()?.dataset);
         let all_told = self.runs.iter().all(|run| dataset(run).is_some());
-        let notes = |run: &Run| match run.notes.len() {
-            0 => None,
-            notes => Some(units::counted(notes, "note")),
+        let noted = |run: &Run| {
+            let mut files: Vec<&str> = run.notes.iter().map(|note| &*note.file).collect();
+            files.dedup();
+            (!files.is_empty()).then(|| files.join(", "))
         };
         let rows = [
             self.words("state", |run| Some(run.state())),
@@ -128,7 +129,7 @@ impl Comparison {
             self.words("version", |run| {
                 text(&run.results.as_ref()?.versions.everburn)
             }),
-            self.words("not read", notes),
+            self.words("missing or damaged", noted),
         ];
         // What is the same in all runs needs no row, but for how they ended.
         let differs =

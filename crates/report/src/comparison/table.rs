@@ -28,21 +28,21 @@ impl Comparison {
             })
             .collect();
         let mut text = String::new();
-        let mut line = |name: &str, cells: &mut dyn Iterator<Item = String>| {
-            let mut line = format!("{:<first$}", plain::line(name, first));
+        let mut line = |name: String, cells: &mut dyn Iterator<Item = String>| {
+            let mut line = format!("{name:<first$}");
             for (cell, width) in cells.zip(&widths) {
                 line.push_str(&format!("  {:>width$}", plain::line(&cell, *width)));
             }
             text.push_str(line.trim_end());
             text.push('\n');
         };
-        line("", &mut self.names.iter().cloned());
+        line(String::new(), &mut self.names.iter().cloned());
         for Part { title, rows } in &parts {
-            line("", &mut std::iter::empty());
-            line(&format!("{title}:"), &mut std::iter::empty());
+            line(String::new(), &mut std::iter::empty());
+            line(format!("{title}:"), &mut std::iter::empty());
             for row in rows {
                 line(
-                    &row.name,
+                    plain::line(&row.name, first),
                     &mut row.cells.iter().map(|cell| shown(cell.as_ref())),
                 );
             }

@@ -176,7 +176,13 @@ fn failure(path: &Path) -> Result<Event, String> {
     let text = file::read_text(path, LONGEST_FAILURE).map_err(|error| not_read(&error))?;
     let failure: Failure =
         serde_json::from_str(&text).map_err(|error| format!("it is damaged: {error}"))?;
-    let event = sentences::failure(&failure.message, failure.rank);
+    // Causes and help are lines of their own in the log, too.
+    let error = ["\n  because: ", "\nhelp: "]
+        .into_iter()
+        .fold(&*failure.message, |error, line| {
+            error.split_once(line).map_or(error, |(error, _)| error)
+        });
+    let event = sentences::failure(error, failure.rank);
     Ok(Event {
         step: failure.step.or(event.step),
         unix_time_ms: failure.unix_time_ms,

@@ -28,6 +28,22 @@ fn two_runs_side_by_side() {
 }
 
 #[test]
+fn headings_are_whole_and_files_that_a_run_lacks_are_named() {
+    let sample = Sample::empty()
+        .with("whole/config.toml", "model = 'mlp'\nseed = 1")
+        .with("whole/report.json", "{}")
+        .with("failed/config.toml", "model = 'mlp'\nseed = 2");
+    let paths = ["whole", "failed"].map(|name| sample.path().join(name));
+    let text = compare(&paths).unwrap().to_text();
+    assert!(
+        text.contains("\nconfiguration, where it differs:\n"),
+        "{text}"
+    );
+    let row = text.lines().find(|line| line.starts_with("missing or"));
+    assert!(row.unwrap().contains("report.json"), "{text}");
+}
+
+#[test]
 fn times_of_a_resumed_run_are_those_since_the_resume() {
     let resumed = r#"{"steps": 1494, "steps_since_resume": 294, "seconds": 9.0, "train_seconds": 8.0, "peak_memory": 4096}"#;
     let whole = resumed.replace("294", "1494");

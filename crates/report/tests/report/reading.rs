@@ -173,12 +173,15 @@ fn a_link_out_of_the_run_is_not_followed() {
 fn a_rank_that_failed_says_so_once() {
     let message = "after step 7, `conv1.weight` of rank 1 differs from the other ranks'";
     let failure = format!(
-        r#"{{"rank":1,"step":null,"kind":"own","message":"{message}","unix_time_ms":1795300856850}}"#
+        r#"{{"rank":1,"step":null,"kind":"own","message":"{message}\n  because: it is\nhelp: run it again","unix_time_ms":1795300856850}}"#
     );
     let run = Sample::empty()
         .with("config.toml", "model = 'mnist'")
         .with("logs/rank-1.error.json", failure)
-        .with("logs/rank-1.log", format!("error: {message}\n"))
+        .with(
+            "logs/rank-1.log",
+            format!("error: {message}\n  because: it is\nhelp: run it again\n"),
+        )
         .read();
     let told: Vec<_> = run
         .events

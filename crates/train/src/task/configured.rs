@@ -52,6 +52,12 @@ pub trait ConfiguredTask: Send + Sync {
     /// If they cannot be had.
     fn load(&mut self) -> Result<LoadedData, TaskError>;
 
+    /// Looks for damaged files of the data: see [`Task::check_files`](crate::Task::check_files).
+    ///
+    /// # Errors
+    /// Which files are damaged.
+    fn check_files(&self) -> Result<(), TaskError>;
+
     /// Reads data that the model was not trained on, to test it: see [`Task::test_data`](crate::Task::test_data).
     ///
     /// # Errors

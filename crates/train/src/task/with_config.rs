@@ -83,9 +83,7 @@ pub(super) fn adopt<T: Task>(
         task: Arc::clone(task),
         config: Arc::new(config),
     });
-    configured
-        .map(|configured| configured.sections())
-        .transpose()
+    configured.map(|it| it.sections()).transpose()
 }
 
 struct WithConfig<T: Task> {
@@ -187,6 +185,10 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         let config = Arc::make_mut(&mut self.config);
         let loaded = within("Task::data", || self.task.data(config))?;
         Ok(LoadedData::of(Arc::clone(&self.task), loaded))
+    }
+
+    fn check_files(&self) -> Result<(), TaskError> {
+        within("Task::check_files", || self.task.check_files(&self.config))
     }
 
     fn load_test(&mut self) -> Result<LoadedData, TaskError> {

@@ -3,7 +3,9 @@
 use std::ops::RangeInclusive;
 
 use everburn_record::units::counted;
-use everburn_record::{Event, EventKind, Live, MetricKind, MetricLine, Phase, RankStep};
+use everburn_record::{
+    Environment, Event, EventKind, Live, MetricKind, MetricLine, Phase, RankStep,
+};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
@@ -153,7 +155,12 @@ impl RankLoop {
         setup.live.members(members.clone());
         let model = &setup.model_name;
         let begun = if self.outcome.has_just_resumed() {
-            let text = format!("{model} continues after step {step}, on {ranks}");
+            let mut text = format!("{model} continues after step {step}, on {ranks}");
+            let environment = Environment::of_run(run.path());
+            let changes = environment.map_or_else(Vec::new, |it| it.resume_changes);
+            if !changes.is_empty() {
+                text += &format!("; changed by this resume: {}", changes.join(", "));
+            }
             Event::new(EventKind::Resume, text)
         } else if step == 0 && self.outcome.past.is_none() {
             let text = format!("{model} begins, on {ranks}");
