@@ -260,7 +260,7 @@ fn a_model_of_another_size_is_refused_with_the_setting_that_changed() {
         .run();
     let messages = [
         "has shape [1, 64] in the file and [1, 32] in the model",
-        "others than in the run: table.hidden = [32, 64] (was [64, 64])",
+        "differ from the run: table.hidden = [32, 64] (was [64, 64])",
         "--init-from",
     ];
     ended.failed_with(2, &messages);
