@@ -54,8 +54,8 @@ pub fn check_image_files(folder: impl AsRef<Path>) -> Result<(), DatasetError> {
     if !folder.is_dir() {
         return Ok(());
     }
-    let files = files_of(folder)?;
     let until = Instant::now() + LONGEST;
+    let files = files_of(folder, until)?;
     let part = files.len().div_ceil(THREADS).max(1);
     let found: Result<Vec<Vec<Damaged>>, DatasetError> = thread::scope(|scope| {
         let threads = files.chunks(part);
@@ -80,8 +80,8 @@ pub fn check_image_files(folder: impl AsRef<Path>) -> Result<(), DatasetError> {
     Err(DatasetError::Image { path, problem })
 }
 
-/// The image files of all sets of a folder.
-fn files_of(folder: &Path) -> Result<Vec<PathBuf>, DatasetError> {
+/// The image files of all sets of a folder, in the folders that can be listed `until` then.
+fn files_of(folder: &Path, until: Instant) -> Result<Vec<PathBuf>, DatasetError> {
     let sets = ["train", "test", "val"].map(|set| folder.join(set));
     let sets = match sets[0].is_dir() {
         true => sets.into_iter().filter(|set| set.is_dir()).collect(),
@@ -90,6 +90,9 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let mut files = Vec::new();
     for set in sets {
         for class in names(&set, Path::is_dir)? {
+            if Instant::now() > until {
+                return Ok(files);
+            }
             let class = set.join(class);
             let images = names(&class, |path| is_image(path) && path.is_file())?;
             files.extend(images.into_iter().map(|name| class.join(name)));
