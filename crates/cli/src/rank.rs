@@ -371,6 +371,8 @@ pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> E
             let (lost, machine) = (error.lost_rank(), error.silent_machine());
             environment.report_peer_lost(lost, machine, None, &error.to_string())
         }
+        // This rank shows the help.
+        Some(environment) if elastic => environment.report_error(None, &error.to_string()),
         Some(environment) => environment.report_error(None, &error.in_full()),
         None => false,
     };

@@ -67,7 +67,15 @@ pub(super) fn compare(
             continue;
         };
         let line = record.line(step)?;
-        match line.first_difference_in(&path).map_err(failed)? {
+        let difference = match line.first_difference_in(&path) {
+            // A training that still runs has removed the checkpoint.
+            Err(_) if !path.exists() => {
+                left.push(name);
+                continue;
+            }
+            other => other.map_err(failed)?,
+        };
+        match difference {
             None => same.push(name),
             Some(tensor) => {
                 return Err(failed(format!(
