@@ -142,7 +142,11 @@ fn a_damaged_test_image_costs_no_training() {
     let sound = std::fs::read(&image).unwrap();
     for (run, ranks) in [
         ("alone", &["--ranks", "1"][..]),
-        ("elastic", &["--ranks", "2", "--elastic", "1:2"]),
+        // A second restart would come after a pause.
+        (
+            "elastic",
+            &["--ranks", "2", "--elastic", "1:2", "--max-restarts", "1"],
+        ),
     ] {
         damage_pixels(&image);
         let ended = train(here, "stripes", run).args(ranks).run();
