@@ -185,7 +185,7 @@ mod tests {
         change(&cut_jpg, |bytes| bytes.truncate(bytes.len() / 2));
         change(&empty, Vec::clear);
         change(&other, |bytes| {
-            *bytes = b"GIF89a\x01\0\x01\0\x80\0\0".to_vec()
+            *bytes = b"GIF89a\x01\0\x01\0\x80\0\0".to_vec();
         });
         let error = check_image_files(folder.path()).unwrap_err().to_string();
         error.assert_contains(["train/a/1.png is damaged", "3 others are damaged: "]);
