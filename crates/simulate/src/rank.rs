@@ -177,7 +177,7 @@ impl RankProcess {
                     group.abort_because(&error, error.to_string());
                     if let Some(monitor) = &monitor {
                         // It is printed in reality.
-                        drop(monitor.report(&error, &|_| None));
+                        monitor.report_in_background(&error, |_| None, |_| ());
                     }
                 }
             }

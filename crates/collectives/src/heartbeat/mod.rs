@@ -240,6 +240,18 @@ impl HeartbeatMonitor {
     ) -> Option<HangReport> {
         report::report(&self.heartbeat, error, log_of)
     }
+
+    /// As [`report`](Self::report), but on a thread beside what this rank does next: it publishes its state, and of the ranks of
+    /// a machine the first one collects those of the others and calls `show` with the report. The silence of ranks is that of
+    /// now, so the monitor may follow the next group meanwhile.
+    pub fn report_in_background(
+        &self,
+        error: &CollectiveError,
+        log_of: impl Fn(usize) -> Option<PathBuf> + Send + 'static,
+        show: impl FnOnce(&HangReport) + Send + 'static,
+    ) {
+        report::report_in_background(&self.heartbeat, error, log_of, show);
+    }
 }
 
 /// Whether one of `members` has reported to `store` that the group of all ranks hangs, so that it ends: see

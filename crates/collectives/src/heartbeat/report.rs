@@ -1,19 +1,19 @@
 //! Hang reports: collects the state of all ranks after one of them stalled.
 
 mod gathering;
+mod known;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::gathering::gather;
+use self::gathering::{Gathered, collect, gather, is_first_here, publish};
+use self::known::Known;
 use super::beat::{Beat, BeatEntry};
-use super::diagnosis::{RankState, doing, has_called, late, stalled, waits_itself, wanted_in};
-use super::log::last_lines;
 use super::machine::SilentMachine;
 use super::thread::{Followed, Heartbeat};
 use crate::group::{CollectiveError, FlightEntry, waited_for};
+use crate::runtime;
 use crate::sync::lock;
 use crate::transport::Failure;
 
@@ -171,42 +171,98 @@ pub(super) fn last_beats(heartbeat: &Heartbeat, followed: &Followed) -> Vec<Rank
     followed.members.iter().map(of_member).collect()
 }
 
+/// The log of a member, if this machine has it.
+type LogOf<'a> = &'a dyn Fn(usize) -> Option<PathBuf>;
+
+/// Diagnoses a hang once the others have answered.
 pub(super) fn report(
     heartbeat: &Arc<Heartbeat>,
     error: &CollectiveError,
-    log_of: &dyn Fn(usize) -> Option<PathBuf>,
+    log_of: LogOf<'_>,
 ) -> Option<HangReport> {
-    let followed = lock(&heartbeat.state).followed.clone()?;
-    let own = Beat {
-        waiting_for: waited_for(error),
-        failed_for: followed
-            .core
-            .upgrade()
-            .and_then(|core| core.mailbox.failed_for()),
-        silent: heartbeat.known_silent(),
-        stopped: heartbeat.known_stopped(),
-        ..heartbeat.beat_of(Some(&followed))
+    let hang = Hang::of(heartbeat, error)?;
+    let gathered = gather(heartbeat, &hang.followed, &hang.own);
+    let known = Known::now(heartbeat, &hang.followed);
+    Some(hang.report(gathered, &known, log_of))
+}
+
+/// The same, beside what this rank does next. Of the ranks of a machine the first one asks the others, and shows the report.
+pub(super) fn report_in_background(
+    heartbeat: &Arc<Heartbeat>,
+    error: &CollectiveError,
+    log_of: impl Fn(usize) -> Option<PathBuf> + Send + 'static,
+    show: impl FnOnce(&HangReport) + Send + 'static,
+) {
+    let Some(hang) = Hang::of(heartbeat, error) else {
+        return;
     };
-    let hang = followed.core.upgrade().and_then(|core| core.hang());
-    let hangs = error.is_timeout() || hang.is_some();
-    // Nobody waits for a rank that has neither failed nor waits.
-    let waits = |entry: &&FlightEntry| !entry.waiting_for.is_empty();
-    let waited = own.records.iter().filter(waits).map(|entry| entry.began);
-    let waited = waited.max();
-    let own_pause = heartbeat.pause_in(waited.filter(|_| hangs));
-    let own_pause = own_pause.filter(|_| hangs || error.is_secondary());
-    if !hangs && own_pause.is_none() {
-        return None;
+    // The next group begins with nobody silent.
+    let known = Known::now(heartbeat, &hang.followed);
+    let asking = heartbeat.clone();
+    let started = runtime::spawn("everburn-report", move || {
+        publish(&asking, &hang.followed, &hang.own);
+        if is_first_here(&asking, &hang.followed) {
+            let gathered = Gathered {
+                reports: collect(&asking, &hang.followed, &hang.own),
+                is_printed_here: true,
+            };
+            show(&hang.report(gathered, &known, &log_of));
+        }
+    });
+    if let Err(error) = started {
+        tracing::warn!("the hang is not reported: {error}");
     }
-    let mut gathered = gather(heartbeat, &followed, &own);
-    if let Some(hang) = hang {
-        hear_abort(&mut gathered.reports, &hang);
+}
+
+/// A hang, as this rank sees it before it has asked the others.
+struct Hang {
+    followed: Followed,
+    own: Beat,
+    /// Why the group was aborted, if another rank has missed a deadline.
+    abort: Option<Failure>,
+    own_pause: Option<Duration>,
+}
+
+impl Hang {
+    /// The hang that has led to `error`, if there is one.
+    fn of(heartbeat: &Heartbeat, error: &CollectiveError) -> Option<Self> {
+        let followed = lock(&heartbeat.state).followed.clone()?;
+        let own = Beat {
+            waiting_for: waited_for(error),
+            failed_for: followed
+                .core
+                .upgrade()
+                .and_then(|core| core.mailbox.failed_for()),
+            silent: heartbeat.known_silent(),
+            stopped: heartbeat.known_stopped(),
+            ..heartbeat.beat_of(Some(&followed))
+        };
+        let abort = followed.core.upgrade().and_then(|core| core.hang());
+        let hangs = error.is_timeout() || abort.is_some();
+        // Nobody waits for a rank that has neither failed nor waits.
+        let waits = |entry: &&FlightEntry| !entry.waiting_for.is_empty();
+        let waited = own.records.iter().filter(waits).map(|entry| entry.began);
+        let waited = waited.max();
+        let own_pause = heartbeat.pause_in(waited.filter(|_| hangs));
+        let own_pause = own_pause.filter(|_| hangs || error.is_secondary());
+        (hangs || own_pause.is_some()).then_some(Self {
+            followed,
+            own,
+            abort,
+            own_pause,
+        })
     }
-    Some(HangReport {
-        is_printed_here: gathered.is_printed_here,
-        own_pause,
-        ..diagnose(heartbeat, &followed, &gathered.reports, log_of)
-    })
+
+    fn report(self, mut gathered: Gathered, known: &Known, log_of: LogOf<'_>) -> HangReport {
+        if let Some(abort) = self.abort {
+            hear_abort(&mut gathered.reports, &abort);
+        }
+        HangReport {
+            is_printed_here: gathered.is_printed_here,
+            own_pause: self.own_pause,
+            ..known.diagnose(&self.followed, &gathered.reports, log_of)
+        }
+    }
 }
 
 /// Makes the diagnosis from the reports of all ranks.
@@ -214,65 +270,9 @@ pub(super) fn diagnose(
     heartbeat: &Heartbeat,
     followed: &Followed,
     reports: &[RankReport],
-    log_of: &dyn Fn(usize) -> Option<PathBuf>,
+    log_of: LogOf<'_>,
 ) -> HangReport {
-    let asked = |report: &&RankReport| report.evidence != Evidence::NotAsked;
-    let stopped = said_by_answers(reports, |beat| &beat.stopped);
-    let states: Vec<RankState> = reports
-        .iter()
-        .enumerate()
-        .map(|(rank, report)| {
-            let state = state_of(heartbeat, followed, rank, report);
-            let stopped = stopped.contains(&rank) && state.asked && !state.answered;
-            RankState {
-                alive: state.alive && !stopped,
-                stopped,
-                ..state
-            }
-        })
-        .collect();
-    let stalled = stalled(&states);
-    let wanted = stalled.and_then(|rank| wanted_in(&states, rank));
-    let of_stalled = stalled.map(|rank| &states[rank]).zip(wanted);
-    let log = stalled.and_then(|rank| log_of(*followed.members.get(rank)?));
-    let waits = |rank: &usize| {
-        let mut records = states[*rank].records.iter();
-        let waits_for = |stalled: usize| records.any(|entry| entry.waiting_for.contains(&stalled));
-        states[*rank].answered && stalled.is_some_and(waits_for)
-    };
-    let said = said_by_answers(reports, |beat| &beat.silent);
-    let is_silent = |rank: usize| {
-        let silent_for = heartbeat.silence_of(followed.members[rank]);
-        (silent_for.is_some() || said.contains(&rank)) && !states[rank].alive
-    };
-    let per_machine = heartbeat.options.ranks_per_machine;
-    HangReport {
-        reporter: followed.rank,
-        stalled,
-        machine: stalled
-            .and_then(|rank| SilentMachine::of(rank, &followed.members, per_machine, is_silent)),
-        waiting: (0..states.len()).filter(waits).collect(),
-        has_called: of_stalled.and_then(|(state, wanted)| has_called(state, wanted)),
-        waits_itself: of_stalled.and_then(|(state, wanted)| waits_itself(state, wanted).cloned()),
-        late: of_stalled.and_then(|(state, wanted)| late(state, wanted)),
-        timeout: followed.core.upgrade().map(|core| core.timeout()),
-        wanted: wanted.cloned(),
-        lines: log.as_deref().map_or(Ok(Vec::new()), last_lines),
-        log,
-        ranks: activities(heartbeat, followed, reports, &states),
-        own_pause: None,
-        store_silent_for: heartbeat.store_silent_for(),
-        others: reports.len() - reports.iter().filter(asked).count(),
-        is_printed_here: true,
-    }
-}
-
-/// The ranks of which one of those that answered says that they send no beats, or are stopped: a rank of a large group does
-/// not watch all, and sees the processes of its machine only.
-fn said_by_answers(reports: &[RankReport], of: impl Fn(&Beat) -> &Vec<usize>) -> BTreeSet<usize> {
-    let answers = reports.iter().filter(|it| it.evidence == Evidence::Answer);
-    let beats = answers.filter_map(|report| report.beat.as_ref());
-    beats.flat_map(|beat| of(beat).iter().copied()).collect()
+    Known::now(heartbeat, followed).diagnose(followed, reports, log_of)
 }
 
 /// Takes the abort of the rank that gave up as its answer, where it has none: it and its machine may have ended, and the
@@ -289,53 +289,4 @@ pub(super) fn hear_abort(reports: &mut [RankReport], hang: &Failure) {
         };
         *report = RankReport::answer(said);
     }
-}
-
-fn state_of(
-    heartbeat: &Heartbeat,
-    followed: &Followed,
-    rank: usize,
-    report: &RankReport,
-) -> RankState {
-    let answered = report.evidence == Evidence::Answer;
-    let silent_for = heartbeat.silence_of(followed.members[rank]);
-    // Allows for one late beat and one polling interval.
-    let beats = silent_for.is_some_and(|silence| silence < 3 * heartbeat.options.interval);
-    let beat = report.beat.clone().unwrap_or_default();
-    RankState {
-        asked: report.evidence != Evidence::NotAsked,
-        answered,
-        alive: answered || beats || report.beats,
-        stopped: false,
-        waiting_for: beat.waiting_for,
-        failed_for: beat.failed_for,
-        records: beat.records,
-    }
-}
-
-fn activities(
-    heartbeat: &Heartbeat,
-    followed: &Followed,
-    reports: &[RankReport],
-    states: &[RankState],
-) -> Vec<RankActivity> {
-    let activity = |(rank, (report, state)): (usize, (&RankReport, &RankState))| RankActivity {
-        rank,
-        member: followed.members[rank],
-        evidence: report.evidence,
-        silent_for: heartbeat
-            .silence_of(followed.members[rank])
-            .filter(|_| rank != followed.rank)
-            .filter(|_| report.beat.as_ref().is_some_and(|beat| !beat.goodbye)),
-        alive: state.alive,
-        stopped: state.stopped,
-        pid: report.beat.as_ref().and_then(|beat| beat.pid),
-        host: report.beat.as_ref().and_then(|beat| beat.host.clone()),
-        step: report.beat.as_ref().map(|beat| beat.step),
-        doing: doing(&state.records).cloned(),
-    };
-    let both = reports.iter().zip(states).enumerate();
-    both.filter(|(_, (_, state))| state.asked)
-        .map(activity)
-        .collect()
 }

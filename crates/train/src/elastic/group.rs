@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::elastic::{ElasticError, Membership, PendingMembers, Round};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
-use everburn_collectives::heartbeat::{EndedStall, HeartbeatMonitor, HeartbeatOptions, RankStatus};
+use everburn_collectives::heartbeat::{
+    EndedStall, HangReport, HeartbeatMonitor, HeartbeatOptions, RankStatus,
+};
 use everburn_collectives::rendezvous::{Rendezvous, RendezvousError};
 use everburn_collectives::store::SharedStore;
 use everburn_collectives::transport::TcpMesh;
@@ -34,7 +36,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 const FUTILE: usize = 20;
 
 /// The log of each rank, by its number at the start of the job.
-type Logs = Box<dyn Fn(usize) -> Option<PathBuf> + Send + Sync>;
+type LogOf = dyn Fn(usize) -> Option<PathBuf> + Send + Sync;
 
 /// The present process group of a rank of an elastic job, and the way to the next.
 ///
@@ -52,7 +54,7 @@ pub struct ElasticGroup {
     present: Mutex<Present>,
     heartbeat: Option<HeartbeatMonitor>,
     look: Arc<Look>,
-    logs: Logs,
+    logs: Arc<LogOf>,
 }
 
 struct Present {
@@ -74,7 +76,7 @@ impl ElasticGroup {
         mut membership: Membership,
         options: GroupOptions,
         heartbeat_options: Option<HeartbeatOptions>,
-        logs: Logs,
+        logs: Box<LogOf>,
     ) -> Result<Self, TrainError> {
         let join = |membership: &mut Membership| {
             let round = membership.join(0);
@@ -97,7 +99,7 @@ impl ElasticGroup {
             present: Mutex::new(present),
             heartbeat,
             look: Arc::default(),
-            logs,
+            logs: logs.into(),
         };
         this.follow();
         Ok(this)
@@ -153,16 +155,14 @@ impl ElasticGroup {
         }
     }
 
-    /// Tells the user who has stalled, if that is why the group has failed.
+    /// Shows who has stalled, if that is why the group has failed: soon, as the next group does not wait for it.
     fn report(&self, why: &TrainError) {
         let (Some(heartbeat), Some(error)) = (&self.heartbeat, why.collective()) else {
             return;
         };
-        let report = heartbeat.report(error, &*self.logs);
-        // All ranks make the same one.
-        if let Some(report) = report.filter(|report| report.is_printed_here) {
-            tracing::error!("{report}");
-        }
+        let logs = Arc::clone(&self.logs);
+        let show = |report: &HangReport| tracing::error!("{report}");
+        heartbeat.report_in_background(error, move |member| logs(member), show);
     }
 }
 

@@ -37,8 +37,12 @@ pub(super) fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat
     let (asking, group, beat) = (heartbeat.clone(), followed.clone(), own.clone());
     let answers = answer.clone();
     let started = runtime::spawn("everburn-report", move || {
-        let gathered = collect(&asking, &group, &beat);
-        *lock(&answers.0) = Some(gathered);
+        publish(&asking, &group, &beat);
+        let reports = collect(&asking, &group, &beat);
+        *lock(&answers.0) = Some(Gathered {
+            reports,
+            is_printed_here: is_first_here(&asking, &group),
+        });
         answers.1.notify_all();
     });
     let deadline = runtime::now() + ANSWERS + STORE_TIMEOUT;
@@ -57,16 +61,22 @@ pub(super) fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat
     gathered
 }
 
-fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
-    let begin = runtime::now();
-    let store = &*heartbeat.store;
-    let key = |rank: &usize| hang_key(followed.generation, followed.members[*rank]);
-    if let Err(error) = store.set(&key(&followed.rank), &own.encode()) {
+/// Publishes what this rank reports.
+pub(super) fn publish(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) {
+    let key = hang_key(followed.generation, followed.members[followed.rank]);
+    if let Err(error) = heartbeat.store.set(&key, &own.encode()) {
         tracing::warn!(
             rank = followed.rank,
             "the report of a hang is not published: {error}"
         );
     }
+}
+
+/// The reports of all ranks, of which this one has reported `own`.
+pub(super) fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Vec<RankReport> {
+    let begin = runtime::now();
+    let store = &*heartbeat.store;
+    let key = |rank: &usize| hang_key(followed.generation, followed.members[*rank]);
     let mut asked = Asked::new(followed.members.len(), own, followed.rank);
     let mut answers = BTreeMap::from([(followed.rank, BeatEntry::Beat(Box::new(own.clone())))]);
     let mut pause = PAUSE;
@@ -126,14 +136,11 @@ fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Gathered {
     for (rank, answer) in answers {
         reports[rank] = RankReport::answered(answer);
     }
-    Gathered {
-        reports,
-        is_printed_here: is_first_here(heartbeat, followed),
-    }
+    reports
 }
 
-/// Whether this rank is the first of its machine with the whole report of this failure.
-fn is_first_here(heartbeat: &Heartbeat, followed: &Followed) -> bool {
+/// Whether this rank is the first of its machine to ask, for the report of this failure.
+pub(super) fn is_first_here(heartbeat: &Heartbeat, followed: &Followed) -> bool {
     let host = heartbeat.host.as_deref().unwrap_or_default();
     let own = heartbeat.member.to_string().into_bytes();
     let key = reporter_key(followed.generation, host);

@@ -1,0 +1,149 @@
+//! What a rank knows of the others without asking them, and the diagnosis from that and from their reports.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Evidence, HangReport, LogOf, RankActivity, RankReport};
+use crate::heartbeat::beat::Beat;
+use crate::heartbeat::diagnosis::{
+    RankState, doing, has_called, late, stalled, waits_itself, wanted_in,
+};
+use crate::heartbeat::log::last_lines;
+use crate::heartbeat::machine::SilentMachine;
+use crate::heartbeat::thread::{Followed, Heartbeat};
+
+/// What the heartbeats of a group show at one time.
+pub(super) struct Known {
+    /// By rank, the time since the last new beat: [`Heartbeat::silence_of`].
+    silent_for: Vec<Option<Duration>>,
+    store_silent_for: Option<Duration>,
+    timeout: Option<Duration>,
+    interval: Duration,
+    ranks_per_machine: Option<usize>,
+}
+
+impl Known {
+    pub(super) fn now(heartbeat: &Heartbeat, followed: &Followed) -> Self {
+        let members = followed.members.iter();
+        Self {
+            silent_for: members
+                .map(|member| heartbeat.silence_of(*member))
+                .collect(),
+            store_silent_for: heartbeat.store_silent_for(),
+            timeout: followed.core.upgrade().map(|core| core.timeout()),
+            interval: heartbeat.options.interval,
+            ranks_per_machine: heartbeat.options.ranks_per_machine,
+        }
+    }
+
+    pub(super) fn diagnose(
+        &self,
+        followed: &Followed,
+        reports: &[RankReport],
+        log_of: LogOf<'_>,
+    ) -> HangReport {
+        let asked = |report: &&RankReport| report.evidence != Evidence::NotAsked;
+        let stopped = said_by_answers(reports, |beat| &beat.stopped);
+        let states: Vec<RankState> = reports
+            .iter()
+            .enumerate()
+            .map(|(rank, report)| {
+                let state = self.state_of(rank, report);
+                let stopped = stopped.contains(&rank) && state.asked && !state.answered;
+                RankState {
+                    alive: state.alive && !stopped,
+                    stopped,
+                    ..state
+                }
+            })
+            .collect();
+        let stalled = stalled(&states);
+        let wanted = stalled.and_then(|rank| wanted_in(&states, rank));
+        let of_stalled = stalled.map(|rank| &states[rank]).zip(wanted);
+        let log = stalled.and_then(|rank| log_of(*followed.members.get(rank)?));
+        let waits = |rank: &usize| {
+            let mut records = states[*rank].records.iter();
+            let waits_for =
+                |stalled: usize| records.any(|entry| entry.waiting_for.contains(&stalled));
+            states[*rank].answered && stalled.is_some_and(waits_for)
+        };
+        let said = said_by_answers(reports, |beat| &beat.silent);
+        let is_silent = |rank: usize| {
+            let silent_for = self.silent_for[rank];
+            (silent_for.is_some() || said.contains(&rank)) && !states[rank].alive
+        };
+        let per_machine = self.ranks_per_machine;
+        HangReport {
+            reporter: followed.rank,
+            stalled,
+            machine: stalled.and_then(|rank| {
+                SilentMachine::of(rank, &followed.members, per_machine, is_silent)
+            }),
+            waiting: (0..states.len()).filter(waits).collect(),
+            has_called: of_stalled.and_then(|(state, wanted)| has_called(state, wanted)),
+            waits_itself: of_stalled
+                .and_then(|(state, wanted)| waits_itself(state, wanted).cloned()),
+            late: of_stalled.and_then(|(state, wanted)| late(state, wanted)),
+            timeout: self.timeout,
+            wanted: wanted.cloned(),
+            lines: log.as_deref().map_or(Ok(Vec::new()), last_lines),
+            log,
+            ranks: self.activities(followed, reports, &states),
+            own_pause: None,
+            store_silent_for: self.store_silent_for,
+            others: reports.len() - reports.iter().filter(asked).count(),
+            is_printed_here: true,
+        }
+    }
+
+    fn state_of(&self, rank: usize, report: &RankReport) -> RankState {
+        let answered = report.evidence == Evidence::Answer;
+        let silent_for = self.silent_for[rank];
+        // Allows for one late beat and one polling interval.
+        let beats = silent_for.is_some_and(|silence| silence < 3 * self.interval);
+        let beat = report.beat.clone().unwrap_or_default();
+        RankState {
+            asked: report.evidence != Evidence::NotAsked,
+            answered,
+            alive: answered || beats || report.beats,
+            stopped: false,
+            waiting_for: beat.waiting_for,
+            failed_for: beat.failed_for,
+            records: beat.records,
+        }
+    }
+
+    fn activities(
+        &self,
+        followed: &Followed,
+        reports: &[RankReport],
+        states: &[RankState],
+    ) -> Vec<RankActivity> {
+        let activity = |(rank, (report, state)): (usize, (&RankReport, &RankState))| RankActivity {
+            rank,
+            member: followed.members[rank],
+            evidence: report.evidence,
+            silent_for: self.silent_for[rank]
+                .filter(|_| rank != followed.rank)
+                .filter(|_| report.beat.as_ref().is_some_and(|beat| !beat.goodbye)),
+            alive: state.alive,
+            stopped: state.stopped,
+            pid: report.beat.as_ref().and_then(|beat| beat.pid),
+            host: report.beat.as_ref().and_then(|beat| beat.host.clone()),
+            step: report.beat.as_ref().map(|beat| beat.step),
+            doing: doing(&state.records).cloned(),
+        };
+        let both = reports.iter().zip(states).enumerate();
+        both.filter(|(_, (_, state))| state.asked)
+            .map(activity)
+            .collect()
+    }
+}
+
+/// The ranks of which one of those that answered says that they send no beats, or are stopped: a rank of a large group does
+/// not watch all, and sees the processes of its machine only.
+fn said_by_answers(reports: &[RankReport], of: impl Fn(&Beat) -> &Vec<usize>) -> BTreeSet<usize> {
+    let answers = reports.iter().filter(|it| it.evidence == Evidence::Answer);
+    let beats = answers.filter_map(|report| report.beat.as_ref());
+    beats.flat_map(|beat| of(beat).iter().copied()).collect()
+}
