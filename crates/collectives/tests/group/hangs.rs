@@ -1,7 +1,7 @@
 //! Stalled ranks are named by all other ranks.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{
@@ -348,6 +348,38 @@ fn a_rank_of_many_without_heartbeats_is_lost_for_all_and_the_report_counts_the_r
         report.is_printed_here
     });
     assert_eq!(printed.iter().filter(|printed| **printed).count(), 1);
+}
+
+#[test]
+fn one_rank_of_a_machine_reports_beside_what_comes_next_with_the_silence_of_before() {
+    let store: SharedStore = Arc::new(HashStore::new());
+    let meeting = Meeting::of(4);
+    let (show, shown) = mpsc::channel();
+    on_all_ranks(Wire::Threads, 4, options(), |group| {
+        let monitor = start_monitor(&store, &group, OFTEN, Some(TIMEOUT));
+        group.barrier().wait().unwrap();
+        wait_for_beat(&store, group.rank(), &["barrier"]);
+        meeting.wait();
+        if group.rank() == 2 {
+            monitor.stop_without_goodbye();
+            meeting.wait();
+            return;
+        }
+        let error = error(group.barrier().wait());
+        let show = show.clone();
+        let send = move |report: &HangReport| show.send(report.clone()).unwrap();
+        monitor.report_in_background(&error, |_| None, send);
+        // Every rank counts as heard of a moment ago from here on.
+        monitor.follow(&group);
+        meeting.wait();
+    });
+    drop(show);
+    let reports: Vec<HangReport> = shown.into_iter().collect();
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert_eq!(reports[0].stalled, Some(2), "{}", reports[0]);
+    let stalled = reports[0].ranks.iter().find(|activity| activity.rank == 2);
+    let silent_for = stalled.and_then(|activity| activity.silent_for);
+    assert!(silent_for >= Some(TIMEOUT / 2), "{}", reports[0]);
 }
 
 #[test]
