@@ -27,7 +27,7 @@ mod thread;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -150,6 +150,8 @@ pub enum HeartbeatError {
 pub struct HeartbeatMonitor {
     heartbeat: Arc<Heartbeat>,
     thread: Option<JoinHandle<()>>,
+    /// The thread of the newest report that is made in the background.
+    report: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl HeartbeatMonitor {
@@ -187,7 +189,11 @@ impl HeartbeatMonitor {
         let thread = thread
             .inspect_err(|_| heartbeat.stop(false))
             .map_err(refused)?;
-        Ok(Self { heartbeat, thread })
+        Ok(Self {
+            heartbeat,
+            thread,
+            report: Mutex::default(),
+        })
     }
 
     /// Monitors `group` from now on, instead of the group before. It is the group of all ranks: member
@@ -242,15 +248,29 @@ impl HeartbeatMonitor {
     }
 
     /// As [`report`](Self::report), but on a thread beside what this rank does next: it publishes its state, and of the ranks of
-    /// a machine the first one collects those of the others and calls `show` with the report. The silence of ranks is that of
-    /// now, so the monitor may follow the next group meanwhile.
+    /// a machine the first one collects those of the others and calls `show` with the report. The monitor may follow the next
+    /// group meanwhile. Dropping it waits for the report ([`finish_report`](Self::finish_report)).
     pub fn report_in_background(
         &self,
         error: &CollectiveError,
         log_of: impl Fn(usize) -> Option<PathBuf> + Send + 'static,
         show: impl FnOnce(&HangReport) + Send + 'static,
     ) {
-        report::report_in_background(&self.heartbeat, error, log_of, show);
+        let making = report::report_in_background(&self.heartbeat, error, log_of, show);
+        if making.is_some() {
+            // One before it ends by itself.
+            *lock(&self.report) = making;
+        }
+    }
+
+    /// Waits until the newest report that is made [in the background](Self::report_in_background) is shown: 3 s and the time
+    /// that `show` takes, at most. A process that ends before that takes it along.
+    pub fn finish_report(&self) {
+        let making = lock(&self.report).take();
+        if let Some(making) = making {
+            // An error would be a panic, which has printed its message.
+            let _ = making.join();
+        }
     }
 }
 
@@ -290,6 +310,7 @@ impl fmt::Debug for HeartbeatMonitor {
 
 impl Drop for HeartbeatMonitor {
     fn drop(&mut self) {
+        self.finish_report();
         self.heartbeat.stop(true);
         let deadline = runtime::now() + DROP_TIMEOUT;
         let Heartbeat { state, changed, .. } = &*self.heartbeat;

@@ -5,9 +5,10 @@ mod known;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use self::gathering::{Gathered, collect, gather, is_first_here, publish};
+use self::gathering::{Asking, Gathered, gather};
 use self::known::Known;
 use super::beat::{Beat, BeatEntry};
 use super::machine::SilentMachine;
@@ -109,7 +110,7 @@ pub struct HangReport {
     pub ranks: Vec<RankActivity>,
     /// How many ranks were not asked.
     pub others: usize,
-    /// Whether this rank is the one of its machine to print the report: the first that had it.
+    /// Whether this rank is the one of its machine to print the report: the first that had it, or that asked for it.
     pub is_printed_here: bool,
     /// How long the reporting rank itself did not run, where that is most of the time that it has waited.
     pub own_pause: Option<Duration>,
@@ -122,6 +123,7 @@ pub struct HangReport {
 }
 
 /// The last published state of a rank, and its source.
+#[derive(Clone)]
 pub(super) struct RankReport {
     pub(super) evidence: Evidence,
     pub(super) beat: Option<Beat>,
@@ -145,6 +147,11 @@ impl RankReport {
             BeatEntry::Beat(beat) => Self::answer(*beat),
             other => Self::from_beat(&other),
         }
+    }
+
+    /// The process and the number of its beat: another one with each beat.
+    fn counter(&self) -> Option<(u64, u64)> {
+        self.beat.as_ref().map(|beat| (beat.life, beat.number))
     }
 
     fn from_beat(found: &BeatEntry) -> Self {
@@ -180,44 +187,38 @@ pub(super) fn report(
     error: &CollectiveError,
     log_of: LogOf<'_>,
 ) -> Option<HangReport> {
-    let hang = Hang::of(heartbeat, error)?;
-    let gathered = gather(heartbeat, &hang.followed, &hang.own);
-    let known = Known::now(heartbeat, &hang.followed);
-    Some(hang.report(gathered, &known, log_of))
+    let hang = Arc::new(Hang::of(heartbeat, error)?);
+    let gathered = gather(heartbeat, &hang, Asking::Every);
+    Some(hang.report(heartbeat, gathered, log_of))
 }
 
 /// The same, beside what this rank does next. Of the ranks of a machine the first one asks the others, and shows the report.
+/// The thread ends within a few seconds, also where the store does not answer.
 pub(super) fn report_in_background(
     heartbeat: &Arc<Heartbeat>,
     error: &CollectiveError,
     log_of: impl Fn(usize) -> Option<PathBuf> + Send + 'static,
     show: impl FnOnce(&HangReport) + Send + 'static,
-) {
-    let Some(hang) = Hang::of(heartbeat, error) else {
-        return;
-    };
-    // The next group begins with nobody silent.
-    let known = Known::now(heartbeat, &hang.followed);
+) -> Option<JoinHandle<()>> {
+    let hang = Arc::new(Hang::of(heartbeat, error)?);
     let asking = heartbeat.clone();
     let started = runtime::spawn("everburn-report", move || {
-        publish(&asking, &hang.followed, &hang.own);
-        if is_first_here(&asking, &hang.followed) {
-            let gathered = Gathered {
-                reports: collect(&asking, &hang.followed, &hang.own),
-                is_printed_here: true,
-            };
-            show(&hang.report(gathered, &known, &log_of));
+        let gathered = gather(&asking, &hang, Asking::FirstOfMachine);
+        if gathered.is_printed_here {
+            show(&hang.report(&asking, gathered, &log_of));
         }
     });
-    if let Err(error) = started {
+    started.unwrap_or_else(|error| {
         tracing::warn!("the hang is not reported: {error}");
-    }
+        None
+    })
 }
 
 /// A hang, as this rank sees it before it has asked the others.
 struct Hang {
     followed: Followed,
     own: Beat,
+    known: Known,
     /// Why the group was aborted, if another rank has missed a deadline.
     abort: Option<Failure>,
     own_pause: Option<Duration>,
@@ -245,7 +246,8 @@ impl Hang {
         let waited = waited.max();
         let own_pause = heartbeat.pause_in(waited.filter(|_| hangs));
         let own_pause = own_pause.filter(|_| hangs || error.is_secondary());
-        (hangs || own_pause.is_some()).then_some(Self {
+        (hangs || own_pause.is_some()).then(|| Self {
+            known: Known::now(heartbeat, &followed),
             followed,
             own,
             abort,
@@ -253,10 +255,16 @@ impl Hang {
         })
     }
 
-    fn report(self, mut gathered: Gathered, known: &Known, log_of: LogOf<'_>) -> HangReport {
-        if let Some(abort) = self.abort {
-            hear_abort(&mut gathered.reports, &abort);
+    fn report(
+        &self,
+        heartbeat: &Heartbeat,
+        mut gathered: Gathered,
+        log_of: LogOf<'_>,
+    ) -> HangReport {
+        if let Some(abort) = &self.abort {
+            hear_abort(&mut gathered.reports, abort);
         }
+        let known = self.known.later(heartbeat, &self.followed);
         HangReport {
             is_printed_here: gathered.is_printed_here,
             own_pause: self.own_pause,

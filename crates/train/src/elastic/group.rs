@@ -155,6 +155,12 @@ impl ElasticGroup {
         }
     }
 
+    fn finish_report(&self) {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.finish_report();
+        }
+    }
+
     /// Shows who has stalled, if that is why the group has failed: soon, as the next group does not wait for it.
     fn report(&self, why: &TrainError) {
         let (Some(heartbeat), Some(error)) = (&self.heartbeat, why.collective()) else {
@@ -177,7 +183,9 @@ impl Regroup for ElasticGroup {
         let silent = why.collective().and_then(CollectiveError::silent_machine);
         let join = |membership: &mut Membership| Ok(membership.join_without(step as u64, silent)?);
         let options = self.options;
-        let next = next(&mut membership, join, |round| connect(round, options))?;
+        let next = next(&mut membership, join, |round| connect(round, options));
+        // The process may end.
+        let next = next.inspect_err(|_| self.finish_report())?;
         let group = next.group.clone();
         *lock(&self.present) = next;
         // What was found before this round is of it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Evidence, RankReport, last_beats};
+use super::{Evidence, Hang, RankReport};
 use crate::heartbeat::asked::Asked;
 use crate::heartbeat::beat::{Beat, BeatEntry, beat_key, hang_key, read_many, reporter_key};
 use crate::heartbeat::thread::{Followed, Heartbeat, WATCH_ALL};
@@ -30,19 +30,38 @@ pub(super) struct Gathered {
     pub(super) is_printed_here: bool,
 }
 
-/// Publishes `own` and collects the reports of the others. Runs on its own thread, so that a store that does
+/// Who asks the other ranks for their reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// Each rank; the first of a machine that has the answers prints its report.
+    Every,
+    /// The first rank of each machine, which prints its report; the others only answer.
+    FirstOfMachine,
+}
+
+/// Publishes the rank's own report and collects those of the others. Runs on its own thread, so that a store that does
 /// not answer cannot delay the report for long.
-pub(super) fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Gathered {
+pub(super) fn gather(heartbeat: &Arc<Heartbeat>, hang: &Arc<Hang>, asking: Asking) -> Gathered {
     let answer: Arc<(Mutex<Option<Gathered>>, Condition)> = Arc::default();
-    let (asking, group, beat) = (heartbeat.clone(), followed.clone(), own.clone());
+    let (beating, own) = (heartbeat.clone(), hang.clone());
     let answers = answer.clone();
     let started = runtime::spawn("everburn-report", move || {
-        publish(&asking, &group, &beat);
-        let reports = collect(&asking, &group, &beat);
-        *lock(&answers.0) = Some(Gathered {
-            reports,
-            is_printed_here: is_first_here(&asking, &group),
-        });
+        publish(&beating, &own);
+        let gathered = match asking {
+            Asking::FirstOfMachine if !is_first_here(&beating, &own.followed) => Gathered {
+                reports: Vec::new(),
+                is_printed_here: false,
+            },
+            Asking::FirstOfMachine => Gathered {
+                reports: collect(&beating, &own),
+                is_printed_here: true,
+            },
+            Asking::Every => Gathered {
+                reports: collect(&beating, &own),
+                is_printed_here: is_first_here(&beating, &own.followed),
+            },
+        };
+        *lock(&answers.0) = Some(gathered);
         answers.1.notify_all();
     });
     let deadline = runtime::now() + ANSWERS + STORE_TIMEOUT;
@@ -52,17 +71,18 @@ pub(super) fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat
     let answer = gathered.take();
     drop(gathered);
     let mut gathered = answer.unwrap_or_else(|| Gathered {
-        reports: last_beats(heartbeat, followed),
+        reports: hang.known.beats.clone(),
         is_printed_here: true,
     });
-    if let Some(report) = gathered.reports.get_mut(followed.rank) {
-        *report = RankReport::answer(own.clone());
+    if let Some(report) = gathered.reports.get_mut(hang.followed.rank) {
+        *report = RankReport::answer(hang.own.clone());
     }
     gathered
 }
 
 /// Publishes what this rank reports.
-pub(super) fn publish(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) {
+fn publish(heartbeat: &Heartbeat, hang: &Hang) {
+    let Hang { followed, own, .. } = hang;
     let key = hang_key(followed.generation, followed.members[followed.rank]);
     if let Err(error) = heartbeat.store.set(&key, &own.encode()) {
         tracing::warn!(
@@ -72,8 +92,14 @@ pub(super) fn publish(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) {
     }
 }
 
-/// The reports of all ranks, of which this one has reported `own`.
-pub(super) fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Vec<RankReport> {
+/// The reports of all ranks, of which this one has published its own.
+fn collect(heartbeat: &Heartbeat, hang: &Hang) -> Vec<RankReport> {
+    let Hang {
+        followed,
+        own,
+        known,
+        ..
+    } = hang;
     let begin = runtime::now();
     let store = &*heartbeat.store;
     let key = |rank: &usize| hang_key(followed.generation, followed.members[*rank]);
@@ -128,9 +154,15 @@ pub(super) fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) ->
     }
     let counter = |found: &BeatEntry| found.beat().map(|beat| (beat.life, beat.number));
     for ((rank, beat), before) in silent.iter().zip(&beats).zip(&before) {
+        // A process that is in the next group already says nothing of this one.
+        let of_group = |beat: &Beat| beat.generation == followed.generation;
+        let newest = match beat.beat().is_none_or(of_group) {
+            true => RankReport::from_beat(beat),
+            false => known.beats[*rank].clone(),
+        };
         reports[*rank] = RankReport {
             beats: counter(beat) != counter(before),
-            ..RankReport::from_beat(beat)
+            ..newest
         };
     }
     for (rank, answer) in answers {
@@ -140,7 +172,7 @@ pub(super) fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) ->
 }
 
 /// Whether this rank is the first of its machine to ask, for the report of this failure.
-pub(super) fn is_first_here(heartbeat: &Heartbeat, followed: &Followed) -> bool {
+fn is_first_here(heartbeat: &Heartbeat, followed: &Followed) -> bool {
     let host = heartbeat.host.as_deref().unwrap_or_default();
     let own = heartbeat.member.to_string().into_bytes();
     let key = reporter_key(followed.generation, host);

@@ -1,9 +1,9 @@
 //! What a rank knows of the others without asking them, and the diagnosis from that and from their reports.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Evidence, HangReport, LogOf, RankActivity, RankReport};
+use super::{Evidence, HangReport, LogOf, RankActivity, RankReport, last_beats};
 use crate::heartbeat::beat::Beat;
 use crate::heartbeat::diagnosis::{
     RankState, doing, has_called, late, stalled, waits_itself, wanted_in,
@@ -11,9 +11,15 @@ use crate::heartbeat::diagnosis::{
 use crate::heartbeat::log::last_lines;
 use crate::heartbeat::machine::SilentMachine;
 use crate::heartbeat::thread::{Followed, Heartbeat};
+use crate::sync::lock;
 
 /// What the heartbeats of a group show at one time.
+#[derive(Clone)]
 pub(super) struct Known {
+    /// By rank.
+    pub(super) beats: Vec<RankReport>,
+    /// When the store last answered.
+    answered: Instant,
     /// By rank, the time since the last new beat: [`Heartbeat::silence_of`].
     silent_for: Vec<Option<Duration>>,
     store_silent_for: Option<Duration>,
@@ -26,6 +32,8 @@ impl Known {
     pub(super) fn now(heartbeat: &Heartbeat, followed: &Followed) -> Self {
         let members = followed.members.iter();
         Self {
+            beats: last_beats(heartbeat, followed),
+            answered: lock(&heartbeat.state).answered,
             silent_for: members
                 .map(|member| heartbeat.silence_of(*member))
                 .collect(),
@@ -33,6 +41,25 @@ impl Known {
             timeout: followed.core.upgrade().map(|core| core.timeout()),
             interval: heartbeat.options.interval,
             ranks_per_machine: heartbeat.options.ranks_per_machine,
+        }
+    }
+
+    /// What they show now. The monitor may follow the next group, which begins with nobody silent: a rank of which no beat has come
+    /// since has been silent all the time.
+    pub(super) fn later(&self, heartbeat: &Heartbeat, followed: &Followed) -> Self {
+        let mut now = Self::now(heartbeat, followed);
+        let since = now.answered.saturating_duration_since(self.answered);
+        let before = self.beats.iter().zip(&self.silent_for);
+        for (rank, (beat, silent_for)) in before.enumerate() {
+            let is_unchanged = beat.counter() == now.beats[rank].counter();
+            if is_unchanged && now.store_silent_for.is_none() {
+                now.silent_for[rank] = silent_for.map(|silence| silence + since);
+            }
+        }
+        Self {
+            beats: self.beats.clone(),
+            timeout: self.timeout,
+            ..now
         }
     }
 
