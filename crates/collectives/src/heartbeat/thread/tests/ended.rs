@@ -196,7 +196,7 @@ fn a_silent_rank_that_is_waited_for_too_is_one_stall() {
 }
 
 #[test]
-fn of_a_large_group_one_rank_says_that_another_continues() {
+fn of_a_large_group_rank_0_says_that_another_continues() {
     let size = WATCH_ALL + 1;
     let says = |rank: usize, reads_all: bool| -> Vec<usize> {
         let store = Arc::new(HashStore::new());
@@ -208,6 +208,21 @@ fn of_a_large_group_one_rank_says_that_another_continues() {
     };
     let all: Vec<usize> = (1..size).collect();
     assert_eq!(says(0, true), all);
-    assert!(says(5, false).is_empty());
-    assert_eq!(says(size - 1, false), [0]);
+    for rank in [1, 5, size - 1] {
+        assert_eq!(says(rank, false), [0], "by rank {rank}");
+    }
+}
+
+#[test]
+fn of_a_large_group_the_rank_that_has_warned_of_rank_0_says_that_it_continues() {
+    // Rank 1 reads the beats of rank 0, which counts as 32 above it, and no other rank that does warns first.
+    let watching = Watching::among(WATCH_ALL + 1);
+    watching.warns_of(0);
+    assert_eq!(watching.ended(), []);
+    watching.beats(0, 2);
+    let ended = watching.ended();
+    let [stall] = &*ended else {
+        panic!("one stall: {ended:?}");
+    };
+    assert_eq!((stall.rank, stall.cause), (0, StallCause::Silent));
 }
