@@ -218,7 +218,7 @@ impl HeartbeatMonitor {
     /// stall, the first does so. In a group of more than 32 ranks rank 0 does, if [`statuses`](Self::statuses) was called, and of
     /// a stall of rank 0 each rank that had warned. `listener` is called on the heartbeat thread and must not block.
     pub fn set_stall_listener(&self, listener: impl Fn(&EndedStall) + Send + Sync + 'static) {
-        *lock(&self.heartbeat.on_stall_ended) = Some(Box::new(listener));
+        *lock(&self.heartbeat.on_stall_ended) = Some(Arc::new(listener));
     }
 
     /// Stops the heartbeat without a goodbye, as if the process were stopped; for tests and fault

@@ -144,13 +144,15 @@ impl Heartbeat {
             .partition(|stall| self.is_silent_still(stall) || self.waits_still(stall, wait, now));
         *stalls = left;
         drop(stalls);
+        // The listener is called without the lock: it may set another, or take long.
+        let listener = lock(&self.on_stall_ended).clone();
         for stall in ended {
             let ended = EndedStall {
                 lasted: now.saturating_duration_since(stall.began),
                 ..stall.known
             };
             tracing::warn!("{ended}");
-            if let Some(listener) = &*lock(&self.on_stall_ended) {
+            if let Some(listener) = &listener {
                 listener(&ended);
             }
         }
