@@ -103,10 +103,7 @@ impl Record {
         read.map_err(|error| unread(&record.path, &error))?;
         let path = record.path.display();
         checked.map_err(|what| failed(format!("{path}: {what}")))?;
-        match record.links.is_empty() {
-            true => Err(failed(format!("{path} has no line"))),
-            false => Ok(record),
-        }
+        Ok(record)
     }
 
     fn add(&mut self, number: u64, line: Line<'_>, key: Option<&Key>) -> Result<(), String> {
@@ -174,20 +171,30 @@ impl Record {
         newest.map(|(_, link)| *link).unwrap_or_default()
     }
 
-    /// Checks that checkpoints were written when the record was as it is now: it is no shorter than it was.
+    /// Checks that checkpoints were written when the record was as it is now: it is no shorter than it was. Without a line, as
+    /// after a training that was killed before its first step, nothing can be compared, which is no finding.
     pub(super) fn check_checkpoints(&self, chains: &[CheckpointChain]) -> Result<(), ToolError> {
         let other = |one: &&CheckpointChain| {
             let chain = one.chain.as_ref();
             chain.is_some_and(|chain| *chain != self.link_at(one.step).to_string())
         };
+        let path = self.path.display();
+        let last = self.links.keys().next_back();
         let Some(CheckpointChain { place, step, .. }) = chains.iter().find(other) else {
-            return Ok(());
+            let nothing = || {
+                undone(format!(
+                    "{path} has no line, so there is nothing to compare"
+                ))
+            };
+            return last.map(|_| ()).ok_or_else(nothing);
+        };
+        let end = match last {
+            Some(last) => format!("ends with step {last}"),
+            None => "has no line".to_owned(),
         };
         Err(failed(format!(
-            "the checkpoint {place} has another chain after step {step} than {}, which ends with step {}: lines were left out, \
-             added or changed since",
-            self.path.display(),
-            self.ends().1
+            "the checkpoint {place} has another chain after step {step} than {path}, which {end}: lines were left out, added or \
+             changed since"
         )))
     }
 
@@ -326,7 +333,6 @@ mod tests {
             assert!(found.contains(&format!("step {step} ")), "{found}");
             assert!(found.contains("breaks the chain"), "{found}");
         }
-        assert!(error(&[]).contains("has no line"));
         let text = lines.concat();
         let cut = read(&text.as_bytes()[..text.len() - 5], None).unwrap_err();
         assert!(cut.contains("line 4, after step 3, has no end"), "{cut}");
@@ -351,6 +357,27 @@ mod tests {
         let short = read(lines[..2].concat().as_bytes(), None).unwrap();
         let error = short.check_checkpoints(&chains).unwrap_err();
         assert!(error.to_string().contains("ends with step 2"), "{error}");
+        let empty = read(&[], None).unwrap();
+        let error = empty.check_checkpoints(&chains).unwrap_err();
+        assert!(matches!(error, ToolError::Failed(_)), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("which has no line: lines were"), "{said}");
+    }
+
+    #[test]
+    fn a_record_without_a_line_is_no_finding() {
+        let empty = read(&[], None).unwrap();
+        let error = empty.check_checkpoints(&[]).unwrap_err();
+        assert!(matches!(error, ToolError::Usage(_)), "{error}");
+        let said = error.to_string();
+        assert!(said.ends_with("has no line, so there is nothing to compare"));
+        let before_the_first = CheckpointChain {
+            place: Place::from(1),
+            step: 1,
+            chain: None,
+        };
+        let error = empty.check_checkpoints(&[before_the_first]).unwrap_err();
+        assert!(matches!(error, ToolError::Usage(_)), "{error}");
     }
 
     #[test]
