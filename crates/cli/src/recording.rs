@@ -1,20 +1,17 @@
 //! What the command records of a run besides what the training does: where it was made, how it ended, its report.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use everburn_collectives::heartbeat::{EndedStall, HangReport, HeartbeatMonitor, StallCause};
 use everburn_collectives::rendezvous::WaitListener;
-use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
+use everburn_launch::{LaunchEvent, Outcome};
 use everburn_record::{Environment, Event, EventKind, Live, stopped_on_request, unix_time_ms};
 use everburn_report::{CompareCommand, ReportCommand};
-use everburn_train::{ElasticGroup, RankStatuses, RunDirectory, StopSignal, TrainingReport};
+use everburn_train::{ElasticGroup, RunDirectory, TrainingReport};
 
 use crate::arguments::keys::with_flags;
-use crate::config::RanksConfig;
 use crate::error::CliError;
-use crate::process_sensor::ProcessSensor;
 
 pub(crate) fn report(command: &ReportCommand) -> Result<ExitCode, CliError> {
     command.run(&mut std::io::stdout())?;
@@ -217,42 +214,6 @@ fn write_report(run: &RunDirectory) {
         // All that it says is in the run's other files.
         Err(error) => tracing::warn!("there is no report: {error}"),
     }
-}
-
-/// Adds metrics of the process and its device to this rank's beats, and tells their monitor of a request to stop.
-pub(crate) fn set_note(
-    config: &RanksConfig,
-    environment: &RankEnvironment,
-    heartbeat: Option<&HeartbeatMonitor>,
-    elastic: Option<&ElasticGroup>,
-    stop: &StopSignal,
-) {
-    let sensor = ProcessSensor::of_rank(&config.devices, environment.local_rank);
-    let note = move || sensor.read().to_text();
-    let stop = stop.clone();
-    let asked = move || stop.is_set();
-    if let Some(heartbeat) = heartbeat {
-        heartbeat.set_note(note);
-        heartbeat.set_stop_asked(asked);
-    } else if let Some(elastic) = elastic {
-        elastic.set_note(note);
-        elastic.set_stop_asked(asked);
-    }
-}
-
-/// Where rank 0 gets the status of the other ranks.
-pub(crate) fn rank_statuses(
-    heartbeat: Option<&Arc<HeartbeatMonitor>>,
-    elastic: Option<&Arc<ElasticGroup>>,
-) -> Option<RankStatuses> {
-    let of_monitor = heartbeat.cloned().map(|heartbeat| {
-        let rank_statuses: RankStatuses = Arc::new(move || heartbeat.statuses());
-        rank_statuses
-    });
-    of_monitor.or_else(|| {
-        let elastic = elastic.cloned()?;
-        Some(Arc::new(move || elastic.rank_statuses()))
-    })
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use everburn_train::{
 
 pub(crate) use self::earlier_run::Replaced;
 use self::ending::end_of_job;
-use self::joining::{Joined, agree, join, watched};
+use self::joining::{Joined, agree, join, rank_statuses, set_note, watched};
 use self::optimizer::check_optimizer;
 use self::preparation::{announce, check, load_data, rank_arguments, run_of_rank};
 pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
@@ -219,7 +219,7 @@ fn train_as_rank(
     let name = devices::name_of_rank(&config.ranks.devices, environment.local_rank);
     let connector = gradient_backend::connector(&config, name)?;
     let heartbeat = heartbeat.map(Arc::new);
-    recording::set_note(
+    set_note(
         &config.ranks,
         environment,
         heartbeat.as_deref(),
@@ -229,7 +229,7 @@ fn train_as_rank(
     let recorded = run.clone();
     let trainer = Trainer {
         connector: Some(Arc::new(connector)),
-        rank_statuses: recording::rank_statuses(heartbeat.as_ref(), elastic.as_ref()),
+        rank_statuses: rank_statuses(heartbeat.as_ref(), elastic.as_ref()),
         elasticity: elastic.map_or_else(Elasticity::default, |elastic| Elasticity::by(elastic)),
         begun_before: environment.incarnation > 1,
         ..job.trainer(group, device, run)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use everburn_record::ranks;
 
 use crate::cause::{Blame, blame};
-use crate::ended_alike::EndedAlike;
+use crate::ended_alike::how_others_ended;
 use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED, EXIT_UNAVAILABLE, RankExit};
 use crate::failure::RankReport;
 use crate::lost_machine::LostMachine;
@@ -324,8 +324,8 @@ impl fmt::Display for JobFailure {
         self.write_log(f)?;
         if !self.others.is_empty() {
             writeln!(f, "then")?;
-            for group in EndedAlike::groups(&self.cause, &self.others) {
-                writeln!(f, "  {group}")?;
+            for line in how_others_ended(&self.cause, &self.others) {
+                writeln!(f, "  {line}")?;
             }
         }
         if !self.restarts.is_empty() {

@@ -18,6 +18,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
 
+use crate::children::ends_within;
 use crate::config::LaunchConfig;
 use crate::environment::variables as v;
 use crate::error::LaunchError;
@@ -62,6 +63,9 @@ const ALLOCATOR: [(&str, &str); 2] = [
     ("MALLOC_TRIM_THRESHOLD_", "17179869184"),
     ("MALLOC_MMAP_THRESHOLD_", "33554432"),
 ];
+
+/// How long a process may take to vanish after SIGKILL.
+pub(crate) const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Has the process of `command` keep what it frees for its next step, unless the user has said otherwise.
 pub fn keep_freed_memory(command: &mut Command) {
@@ -166,7 +170,8 @@ impl RunningRank {
             && let Err(error) = this.start_pumps(job, log, alive)
         {
             this.signal(Signal::KILL);
-            let _ = this.child.wait();
+            // Why it has no pumps is the error to show.
+            let _ = this.reap_within(KILL_PATIENCE, config);
             return Err(error);
         }
         Ok(this)
@@ -265,6 +270,18 @@ impl RunningRank {
         Ok(ended)
     }
 
+    /// Reaps the process if it ends within `patience`, and gives it up otherwise.
+    pub(crate) fn reap_within(
+        self,
+        patience: Duration,
+        config: &LaunchConfig,
+    ) -> io::Result<EndedRank> {
+        match ends_within(self.pid, patience) {
+            true => self.reap(config),
+            false => Ok(self.give_up(config)),
+        }
+    }
+
     /// A process that even SIGKILL does not end soon (it hangs inside the kernel).
     pub(crate) fn give_up(self, config: &LaunchConfig) -> EndedRank {
         tracing::error!(
@@ -299,5 +316,43 @@ impl RunningRank {
             unix_time_ms: unix_time_ms(),
             report: self.report(exit, config),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running() -> RunningRank {
+        let mut command = Command::new("sleep");
+        let child = command.arg("600").process_group(0).spawn().unwrap();
+        RunningRank {
+            rank: 1,
+            pid: Pid::from_child(&child),
+            child,
+            leads_group: true,
+            signalled: false,
+        }
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_is_given_up_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = LaunchConfig::new("true", 2, folder.path());
+        // No signal reaches it, as one that hangs inside the kernel.
+        let hangs = running();
+        let pid = hangs.pid;
+        let ended = hangs.reap_within(Duration::ZERO, &config).unwrap();
+        assert_eq!(ended.rank, 1);
+        assert!(!ends_within(pid, Duration::ZERO), "it was only given up");
+        kill_process_group(pid, Signal::KILL).unwrap();
+        let generous = Duration::from_secs(60);
+        assert!(ends_within(pid, generous));
+
+        let mut killed = running();
+        killed.signal(Signal::KILL);
+        let ended = killed.reap_within(generous, &config).unwrap();
+        let killed = RankExit::Signal(signal_hook::consts::SIGKILL);
+        assert_eq!((ended.exit, ended.ended_by_launcher), (killed, true));
     }
 }

@@ -8,11 +8,12 @@ use everburn_collectives::rendezvous::WaitListener;
 use everburn_collectives::store::SharedStore;
 use everburn_launch::RankEnvironment;
 use everburn_record::{Event, EventKind};
-use everburn_train::{ElasticGroup, Regroup, RunDirectory};
+use everburn_train::{ElasticGroup, RankStatuses, Regroup, RunDirectory, StopSignal};
 
 use crate::arguments::TrainArguments;
-use crate::config::RunConfig;
+use crate::config::{RanksConfig, RunConfig};
 use crate::error::CliError;
+use crate::process_sensor::ProcessSensor;
 use crate::{elastic, rank, recording};
 
 /// The ranks that this one has met.
@@ -124,6 +125,42 @@ fn join_noting(
         store: elastic.store(),
         elastic: Some(elastic),
         heartbeat: None,
+    })
+}
+
+/// Adds metrics of the process and its device to this rank's beats, and a request to stop to what their monitor warns of.
+pub(super) fn set_note(
+    config: &RanksConfig,
+    environment: &RankEnvironment,
+    heartbeat: Option<&HeartbeatMonitor>,
+    elastic: Option<&ElasticGroup>,
+    stop: &StopSignal,
+) {
+    let sensor = ProcessSensor::of_rank(&config.devices, environment.local_rank);
+    let note = move || sensor.read().to_text();
+    let stop = stop.clone();
+    let asked = move || stop.is_set();
+    if let Some(heartbeat) = heartbeat {
+        heartbeat.set_note(note);
+        heartbeat.set_stop_asked(asked);
+    } else if let Some(elastic) = elastic {
+        elastic.set_note(note);
+        elastic.set_stop_asked(asked);
+    }
+}
+
+/// Where rank 0 gets the status of the other ranks.
+pub(super) fn rank_statuses(
+    heartbeat: Option<&Arc<HeartbeatMonitor>>,
+    elastic: Option<&Arc<ElasticGroup>>,
+) -> Option<RankStatuses> {
+    let of_monitor = heartbeat.cloned().map(|heartbeat| {
+        let rank_statuses: RankStatuses = Arc::new(move || heartbeat.statuses());
+        rank_statuses
+    });
+    of_monitor.or_else(|| {
+        let elastic = elastic.cloned()?;
+        Some(Arc::new(move || elastic.rank_statuses()))
     })
 }
 

@@ -1,6 +1,7 @@
 //! Files that are tested and that the training had, too.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,9 @@ use super::settings::place_of_data;
 
 /// How long files are compared, at most.
 const LONGEST: Duration = Duration::from_secs(5);
+
+/// How many bytes of two files are compared at a time: a file of weights or a film does not fill the memory.
+const PIECE: usize = 64 << 10;
 
 /// How many of the files that are tested are copies, and of how many.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,38 +40,60 @@ impl Copies {
             count: 0,
             compared: 0,
         };
-        for class in entries(&tested) {
-            for file in entries(&class) {
-                let Ok(of_class) = file.strip_prefix(&tested) else {
-                    continue;
-                };
-                if Instant::now() > until || !file.is_file() {
-                    continue;
-                }
-                copies.compared += 1;
-                copies.count += usize::from(is_same(&file, &learnt.join(of_class)));
+        let files = entries(&tested).flat_map(|class| entries(&class));
+        for file in files.take_while(|_| Instant::now() <= until) {
+            let Ok(of_class) = file.strip_prefix(&tested) else {
+                continue;
+            };
+            if !file.is_file() {
+                continue;
             }
+            let Some(is_copy) = is_same(&file, &learnt.join(of_class), until) else {
+                break;
+            };
+            copies.compared += 1;
+            copies.count += usize::from(is_copy);
         }
         (copies.count > 0).then_some(copies)
     }
 }
 
 /// What is in a folder, but for hidden files; nothing where that is none.
-fn entries(folder: &Path) -> Vec<PathBuf> {
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let entries = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
-    entries.map(|entry| entry.path()).collect()
+    entries.map(|entry| entry.path())
 }
 
-/// Whether two files have the same bytes.
-fn is_same(one: &Path, other: &Path) -> bool {
+/// Whether two files have the same bytes; `None` if that is not known `until` then.
+fn is_same(one: &Path, other: &Path, until: Instant) -> Option<bool> {
     let length = |file: &Path| {
         let metadata = fs::metadata(file).ok()?;
         metadata.is_file().then_some(metadata.len())
     };
-    let bytes = |file: &Path| fs::read(file).ok();
-    length(one).is_some_and(|of_one| length(other) == Some(of_one))
-        && bytes(one).is_some_and(|of_one| bytes(other) == Some(of_one))
+    if length(one).is_none() || length(one) != length(other) {
+        return Some(false);
+    }
+    let (Ok(one), Ok(other)) = (File::open(one), File::open(other)) else {
+        return Some(false);
+    };
+    have_same_bytes(one, other, until).unwrap_or(Some(false))
+}
+
+/// The same of what is read, up to the first difference.
+fn have_same_bytes(one: impl Read, other: impl Read, until: Instant) -> io::Result<Option<bool>> {
+    let mut one = BufReader::with_capacity(PIECE, one);
+    let mut other = BufReader::with_capacity(PIECE, other);
+    while Instant::now() <= until {
+        let (of_one, of_other) = (one.fill_buf()?, other.fill_buf()?);
+        let length = of_one.len().min(of_other.len());
+        if length == 0 || of_one[..length] != of_other[..length] {
+            return Ok(Some(of_one == of_other));
+        }
+        one.consume(length);
+        other.consume(length);
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -120,5 +146,23 @@ mod tests {
         assert_eq!(Copies::find(&named("all"), &named("others")), None);
         assert_eq!(Copies::find(&named("gone"), &named("fresh")), None);
         assert_eq!(Copies::find(&Table::new(), &named("fresh")), None);
+    }
+
+    #[test]
+    fn files_are_compared_up_to_their_first_difference_and_no_longer_than_allowed() {
+        let long = Instant::now() + Duration::from_secs(600);
+        let same = |one: &[u8], other: &[u8]| have_same_bytes(one, other, long).unwrap();
+        let whole = vec![7_u8; 2 * PIECE + 1];
+        let mut changed = whole.clone();
+        changed[2 * PIECE] = 8;
+        assert_eq!(same(&whole, &whole), Some(true));
+        assert_eq!(same(&whole, &changed), Some(false));
+        assert_eq!(same(&whole, &whole[..PIECE]), Some(false));
+        assert_eq!(same(&[], &[]), Some(true));
+        // Neither has an end.
+        let endless = |other: u8, until| have_same_bytes(io::repeat(7), io::repeat(other), until);
+        assert_eq!(endless(8, long).unwrap(), Some(false));
+        let soon = Instant::now() + Duration::from_millis(1);
+        assert_eq!(endless(7, soon).unwrap(), None);
     }
 }

@@ -221,9 +221,10 @@ impl HeartbeatMonitor {
     }
 
     /// Calls `listener` for each stall that has ended by itself, after the warning of its end: of the ranks that had warned of the
-    /// stall, the first does so. `listener` is called on the heartbeat thread and must not block.
+    /// stall, the first does so. In a group of more than 32 ranks rank 0 does, if [`statuses`](Self::statuses) was called, and of
+    /// a stall of rank 0 each rank that had warned. `listener` is called on the heartbeat thread and must not block.
     pub fn set_stall_listener(&self, listener: impl Fn(&EndedStall) + Send + Sync + 'static) {
-        *lock(&self.heartbeat.on_stall_ended) = Some(Box::new(listener));
+        *lock(&self.heartbeat.on_stall_ended) = Some(Arc::new(listener));
     }
 
     /// Stops the heartbeat without a goodbye, as if the process were stopped; for tests and fault

@@ -6,7 +6,7 @@ mod stalls;
 mod waits;
 mod watched;
 
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use everburn_record::plain;
@@ -53,7 +53,7 @@ impl Followed {
     /// The group of members 0 to `size` - 1, as `rank` follows it; `group` is its handle, if it has one.
     pub(super) fn of(group: Option<&crate::group::ProcessGroup>, rank: usize, size: usize) -> Self {
         Self {
-            core: group.map_or_else(Weak::new, |group| std::sync::Arc::downgrade(group.core())),
+            core: group.map_or_else(Weak::new, |group| Arc::downgrade(group.core())),
             generation: 0,
             rank,
             members: (0..size).collect(),
@@ -105,7 +105,7 @@ impl State {
 pub(super) type StopAsked = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Who learns of a stall that has ended by itself.
-pub(super) type StallListener = Box<dyn Fn(&EndedStall) + Send + Sync>;
+pub(super) type StallListener = Arc<dyn Fn(&EndedStall) + Send + Sync>;
 
 /// The program's text for each beat.
 pub(super) type Note = Box<dyn Fn() -> String + Send + Sync>;

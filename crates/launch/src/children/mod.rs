@@ -19,6 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use self::heard::Growing;
 pub use self::heard::Said;
 use self::running::Running;
+pub(crate) use self::running::ends_within;
 pub use self::worker_pool::WorkerPool;
 use crate::early_stop::signals_to_hear;
 use crate::output::last_lines_of;

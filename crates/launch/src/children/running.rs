@@ -68,24 +68,12 @@ impl Running {
 
     /// Whether the child has ended. It is not reaped yet, so the group's number stays ours.
     pub(super) fn has_ended(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        !matches!(waitid(WaitId::Pid(self.group), options), Ok(None))
+        has_ended(self.group)
     }
 
     fn end_gently(&mut self) {
         self.signal(Signal::TERM);
-        self.ends_within(GRACE);
-    }
-
-    fn ends_within(&self, timeout: Duration) -> bool {
-        let start = Instant::now();
-        while !self.has_ended() {
-            if start.elapsed() >= timeout {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        true
+        ends_within(self.group, GRACE);
     }
 
     /// Sends a signal to the child alone.
@@ -106,7 +94,7 @@ impl Running {
 
     /// Waits for a child whose output has ended, up to `timeout`, then ends what is left of it.
     pub(super) fn finish(&mut self, timeout: Duration) -> io::Result<ExitStatus> {
-        self.ends_within(timeout);
+        ends_within(self.group, timeout);
         self.reap()
     }
 
@@ -114,7 +102,7 @@ impl Running {
     fn reap(&mut self) -> io::Result<ExitStatus> {
         if !self.reaped {
             self.signal(Signal::KILL);
-            if !self.ends_within(AFTER_KILL) {
+            if !ends_within(self.group, AFTER_KILL) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.reaped = true;
@@ -127,4 +115,21 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.reap();
     }
+}
+
+/// Whether the child `pid` ends within `timeout`. It is not reaped, so its number stays ours.
+pub(crate) fn ends_within(pid: Pid, timeout: Duration) -> bool {
+    let start = Instant::now();
+    while !has_ended(pid) {
+        if start.elapsed() >= timeout {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+fn has_ended(pid: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
 }

@@ -37,14 +37,11 @@ use crate::event::{LaunchEvent, Tell};
 use crate::exit::RankExit;
 use crate::outcome::EndedRank;
 use crate::output::ShownErrors;
-use crate::ranks::{Job, PumpAlive, RunningRank};
+use crate::ranks::{Job, KILL_PATIENCE, PumpAlive, RunningRank};
 
 /// How often the launcher that holds the store looks whether other machines are still there, once no rank of
 /// its own is.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// How long a process may take to vanish after SIGKILL.
-const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the launcher waits for.
 pub(crate) enum Event {
@@ -193,7 +190,7 @@ impl<'a> Supervisor<'a> {
         if let Err(source) = watched {
             // Nobody would learn of its end.
             rank.signal(Signal::KILL);
-            rank.reap(self.config)
+            rank.reap_within(KILL_PATIENCE, self.config)
                 .map_err(|source| system("reap a rank", source))?;
             return Err(system("wait for ranks", source));
         }

@@ -119,14 +119,12 @@ impl Heartbeat {
         }
     }
 
-    /// Whether this rank may say that `rank` continues. In a large group several ranks warn of it: the one that reads all beats
-    /// says so, and where that is the stalled one, rank 0, the last rank.
+    /// Whether this rank, which has warned of `rank`, says that it continues. In a large group several ranks warn of it: the one
+    /// that reads all beats, rank 0 as a rule, says so, and of rank 0 each that has warned.
     pub(super) fn says_end_of(&self, rank: usize) -> bool {
         let state = lock(&self.state);
-        state.followed.as_ref().is_some_and(|followed| {
-            let size = followed.members.len();
-            size <= WATCH_ALL || state.reads_all || (rank == 0 && followed.rank + 1 == size)
-        })
+        let size = state.followed.as_ref().map(|it| it.members.len());
+        size.is_some_and(|size| size <= WATCH_ALL || state.reads_all || rank == 0)
     }
 
     /// Says of each stall that has ended that it has. In a group that has failed none has ended by itself.
@@ -146,13 +144,15 @@ impl Heartbeat {
             .partition(|stall| self.is_silent_still(stall) || self.waits_still(stall, wait, now));
         *stalls = left;
         drop(stalls);
+        // The listener is called without the lock: it may set another, or take long.
+        let listener = lock(&self.on_stall_ended).clone();
         for stall in ended {
             let ended = EndedStall {
                 lasted: now.saturating_duration_since(stall.began),
                 ..stall.known
             };
             tracing::warn!("{ended}");
-            if let Some(listener) = &*lock(&self.on_stall_ended) {
+            if let Some(listener) = &listener {
                 listener(&ended);
             }
         }

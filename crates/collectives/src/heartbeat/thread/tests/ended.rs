@@ -7,7 +7,7 @@ use crate::heartbeat::{EndedStall, StallCause};
 /// The heartbeat of rank 1, which has said that these stalls have ended.
 struct Watching {
     store: Arc<HashStore>,
-    heartbeat: Heartbeat,
+    heartbeat: Arc<Heartbeat>,
     groups: Vec<ProcessGroup>,
     ended: Arc<Mutex<Vec<EndedStall>>>,
 }
@@ -20,12 +20,12 @@ impl Watching {
         heartbeat.follow(Followed::of(Some(&groups[1]), 1, ranks));
         let ended: Arc<Mutex<Vec<EndedStall>>> = Arc::default();
         let said = Arc::clone(&ended);
-        *lock(&heartbeat.on_stall_ended) = Some(Box::new(move |stall: &EndedStall| {
+        *lock(&heartbeat.on_stall_ended) = Some(Arc::new(move |stall: &EndedStall| {
             lock(&said).push(stall.clone());
         }));
         Self {
             store,
-            heartbeat,
+            heartbeat: Arc::new(heartbeat),
             groups,
             ended,
         }
@@ -109,6 +109,24 @@ fn a_silent_rank_that_beats_again_is_said_once_to_continue() {
     assert!(text.ends_with(end), "{text}");
     watching.beats(2, 3);
     assert_eq!(watching.ended(), []);
+}
+
+#[test]
+fn who_learns_that_a_stall_has_ended_may_set_another_listener() {
+    let watching = Watching::among(3);
+    let heartbeat = Arc::downgrade(&watching.heartbeat);
+    let said = Arc::clone(&watching.ended);
+    *lock(&watching.heartbeat.on_stall_ended) = Some(Arc::new(move |stall: &EndedStall| {
+        let heartbeat = heartbeat.upgrade().unwrap();
+        // A lock that is held would be waited for without an end.
+        let mut listener = heartbeat.on_stall_ended.try_lock().unwrap();
+        *listener = None;
+        lock(&said).push(stall.clone());
+    }));
+    watching.warns_of(2);
+    watching.beats(2, 2);
+    assert_eq!(watching.ended().len(), 1);
+    assert!(lock(&watching.heartbeat.on_stall_ended).is_none());
 }
 
 #[test]
@@ -196,7 +214,7 @@ fn a_silent_rank_that_is_waited_for_too_is_one_stall() {
 }
 
 #[test]
-fn of_a_large_group_one_rank_says_that_another_continues() {
+fn of_a_large_group_rank_0_says_that_another_continues() {
     let size = WATCH_ALL + 1;
     let says = |rank: usize, reads_all: bool| -> Vec<usize> {
         let store = Arc::new(HashStore::new());
@@ -208,6 +226,21 @@ fn of_a_large_group_one_rank_says_that_another_continues() {
     };
     let all: Vec<usize> = (1..size).collect();
     assert_eq!(says(0, true), all);
-    assert!(says(5, false).is_empty());
-    assert_eq!(says(size - 1, false), [0]);
+    for rank in [1, 5, size - 1] {
+        assert_eq!(says(rank, false), [0], "by rank {rank}");
+    }
+}
+
+#[test]
+fn of_a_large_group_the_rank_that_has_warned_of_rank_0_says_that_it_continues() {
+    // Rank 1 reads the beats of rank 0, which counts as 32 above it, and no other rank that does warns first.
+    let watching = Watching::among(WATCH_ALL + 1);
+    watching.warns_of(0);
+    assert_eq!(watching.ended(), []);
+    watching.beats(0, 2);
+    let ended = watching.ended();
+    let [stall] = &*ended else {
+        panic!("one stall: {ended:?}");
+    };
+    assert_eq!((stall.rank, stall.cause), (0, StallCause::Silent));
 }
