@@ -295,14 +295,7 @@ fn a_model_over_the_ranks_of_a_mesh_writes_and_goes_on_in_another_mesh() {
         let then = ["--resume", "--epochs", "2", "--ranks", "2", "--mesh", other];
         let (run, ended) = train(name, &then);
         assert_eq!(sample(&ended), expected, "{ended}");
-        let (ours, theirs) = (run.losses("step"), alone.losses("step"));
-        assert_eq!(ours.len(), theirs.len());
-        for ((_, ours), (_, theirs)) in ours.iter().zip(&theirs) {
-            assert!(
-                (ours - theirs).abs() <= 1e-4 * theirs,
-                "{ours} {theirs} {mesh}"
-            );
-        }
+        run.assert_near(&alone, "step", 1e-4);
     }
 }
 

@@ -33,11 +33,7 @@ fn one_two_and_four_ranks_give_the_same_result_and_the_whole_record() {
         let (theirs, ours) = (alone.number("test_accuracy"), run.number("test_accuracy"));
         assert!((theirs - ours).abs() <= 1e-3 + 1e-12, "{theirs} {ours}");
         for kind in ["train", "validation"] {
-            let (alone, run) = (alone.losses(kind), run.losses(kind));
-            assert_eq!((alone.len(), run.len()), (2, 2), "{kind}");
-            for ((_, theirs), (_, ours)) in alone.into_iter().zip(run) {
-                assert!((theirs - ours).abs() <= 1e-4 * theirs, "{theirs} {ours}");
-            }
+            run.assert_near(&alone, kind, 1e-4);
         }
     }
     let accuracy = alone.number("test_accuracy");
