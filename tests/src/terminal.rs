@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::everburn::binary;
 use crate::processes::{MARK, Process, kill_marked, new_mark, processes_marked};
+use crate::skip::skip_missing;
 use crate::wait::{DEADLINE, holds_within};
 
 /// A shell in a tmux server of its own, 120 columns by 35 lines. All of it is killed when this is
@@ -15,24 +16,31 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// A shell in `folder`; `None` where there is no tmux.
+    /// A shell in `folder`; `None`, visibly, where there is no tmux. `what` is what is skipped then.
     ///
     /// # Panics
     /// When tmux does not start.
-    pub fn open(folder: &Path) -> Option<Self> {
-        Self::open_sized(folder, (120, 35))
+    pub fn open_or_skip(folder: &Path, what: &str) -> Option<Self> {
+        Self::open_sized_or_skip(folder, (120, 35), what)
     }
 
     /// The same with another size, in columns and lines.
     ///
     /// # Panics
     /// When tmux does not start.
-    pub fn open_sized(folder: &Path, (columns, lines): (u16, u16)) -> Option<Self> {
+    pub fn open_sized_or_skip(
+        folder: &Path,
+        (columns, lines): (u16, u16),
+        what: &str,
+    ) -> Option<Self> {
         let version = Command::new("tmux")
             .arg("-V")
             .stdout(Stdio::null())
             .status();
-        version.ok()?;
+        if version.is_err() {
+            skip_missing(what, "there is no tmux", "tmux");
+            return None;
+        }
         let this = Self {
             folder: folder.to_path_buf(),
             mark: new_mark(),

@@ -3,9 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-use everburn_tests::{
-    AssertContains, Ended, Everburn, Run, TOKEN, Terminal, on_a_free_port, skip_missing,
-};
+use everburn_tests::{AssertContains, Ended, Everburn, Run, TOKEN, Terminal, on_a_free_port};
 use rustix::process::Signal;
 
 /// How many seconds ranks wait for each other here: longer than a test waits for them, so that one that they would end fails.
@@ -202,8 +200,7 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
 
 /// Monitors the run in a terminal, where no key was pressed.
 fn the_first_page_shows(folder: &Path, text: &str) {
-    let Some(terminal) = Terminal::open(folder) else {
-        skip_missing("the first page of a monitor", "there is no tmux", "tmux");
+    let Some(terminal) = Terminal::open_or_skip(folder, "the first page of a monitor") else {
         return;
     };
     terminal.enter_everburn("monitor run");

@@ -28,7 +28,7 @@ fn train(folder: &Path, flags: &[&str]) -> everburn_tests::Job {
 
 /// A monitor of that training in a terminal of this size, with its first numbers.
 fn monitor(folder: &Path, size: (u16, u16)) -> Option<Terminal> {
-    let terminal = Terminal::open_sized(folder, size)?;
+    let terminal = Terminal::open_sized_or_skip(folder, size, "looking on")?;
     terminal.enter_everburn("monitor run; echo code=$?");
     terminal.wait_for("burn-train's dashboard", |screen| {
         ["Train epoch", "Valid epoch", "r ranks"]
@@ -67,8 +67,8 @@ fn a_run_that_is_over_is_shown_with_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--epochs", "1", "--run-dir", "run"];
     Everburn::train(folder.path(), "mlp").args(flags).succeed();
-    let Some(terminal) = Terminal::open_sized(folder.path(), (100, 30)) else {
-        skip_missing("a run that is over", "there is no tmux", "tmux");
+    let test = "a run that is over";
+    let Some(terminal) = Terminal::open_sized_or_skip(folder.path(), (100, 30), test) else {
         return;
     };
     terminal.enter_everburn("monitor run");
@@ -92,8 +92,6 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     job.wait_for("two epochs", || run.epochs() > 1);
     let monitors = sizes.map(|size| monitor(folder.path(), size));
     let [Some(small), Some(large)] = monitors else {
-        drop(job);
-        skip_missing("looking on", "there is no tmux", "tmux");
         return;
     };
     for terminal in [&small, &large] {
@@ -168,8 +166,8 @@ fn ranks_are_back(terminal: &Terminal) {
 #[test]
 fn a_training_shows_its_ranks_by_the_same_key() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(terminal) = Terminal::open(folder.path()) else {
-        skip_missing("the ranks beside the dashboard", "there is no tmux", "tmux");
+    let test = "the ranks beside the dashboard";
+    let Some(terminal) = Terminal::open_or_skip(folder.path(), test) else {
         return;
     };
     let small = everburn_tests::SMALL;

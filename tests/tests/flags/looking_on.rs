@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use everburn_tests::{
-    AssertContains, DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip_missing,
+    AssertContains, DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within,
 };
 use rustix::process::Signal;
 
@@ -103,8 +103,7 @@ fn prometheus_reads_the_figures_of_a_run_with_its_credential() {
 #[test]
 fn without_a_dashboard_a_terminal_shows_plain_lines() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(terminal) = Terminal::open(folder.path()) else {
-        skip_missing("--no-dashboard", "there is no tmux", "tmux");
+    let Some(terminal) = Terminal::open_or_skip(folder.path(), "--no-dashboard") else {
         return;
     };
     let program = std::path::absolute(binary()).unwrap();
