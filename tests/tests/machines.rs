@@ -307,25 +307,6 @@ fn elastic_on_one_machine_only_is_told_on_both() {
 }
 
 #[test]
-fn two_ranges_of_elastic_are_named_on_both_machines() {
-    for ranges in [["1:2", "2:2"], ["2:2", "1:2"]] {
-        let (_folder, ended) = both(|folder, number, port| {
-            let flags = ["--epochs", "1", "--elastic", ranges[number]];
-            machine(folder, number, 2, port).args(flags)
-        });
-        for ended in ended {
-            for (machine, range) in ranges.iter().enumerate() {
-                let what = [
-                    format!("machine {machine} "),
-                    format!("with --elastic {range}"),
-                ];
-                ended.failed_with(2, &what.each_ref().map(String::as_str));
-            }
-        }
-    }
-}
-
-#[test]
 fn an_elastic_machine_tries_for_the_first_as_long_as_the_flag_says() {
     let folder = tempfile::tempdir().unwrap();
     // Nobody is machine 0.

@@ -6,9 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use everburn_tests::{
-    AssertContains, DEADLINE, Everburn, Run, Terminal, holds_within, json_lines, skip_missing,
-};
+use everburn_tests::{DEADLINE, Everburn, Run, Terminal, holds_within, json_lines, skip_missing};
 use rustix::process::Signal;
 
 /// Longer than all that is looked at takes on a busy machine.
@@ -244,25 +242,6 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     let refused = Everburn::new(folder.path(), ["monitor", "nowhere"]).run();
     assert_eq!(refused.code(), 2, "{refused}");
     refused.warns(["nowhere"]);
-}
-
-#[test]
-fn a_run_that_fails_has_a_report_which_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let flags = "--ranks 2 --batch-size 64 --chaos kill=1@step:5 --run-dir run".split(' ');
-    let ended = Everburn::new(folder.path(), ["train", "mnist"])
-        .words(everburn_tests::SMALL)
-        .args(flags)
-        .run();
-    assert_ne!(ended.code(), 0, "{ended}");
-    let run = Run::new(folder.path().join("run"));
-    let events = run.text("events.jsonl");
-    assert_eq!(events.matches(r#""kind":"failure""#).count(), 1, "{events}");
-    events.assert_contains(["SIGKILL", r#""rank":1"#]);
-    let help =
-        "no checkpoint to continue from: the same command starts again; --checkpoint-every 10min";
-    ended.warns([help]);
-    assert!(run.text("report.html").contains("failed"), "{ended}");
 }
 
 /// The follower of `examples/trackers` on the run in `folder`, which prints what it would log into the file `name`.

@@ -63,44 +63,6 @@ fn each_stage_has_the_losses_of_plain_ddp_and_a_share_of_the_memory() {
 }
 
 #[test]
-fn ranks_that_read_their_parts_of_pretrained_weights_begin_as_with_whole_ones() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    train(folder, "base", "4", "1", &[]);
-    let export = ["export", "base", "--to", "safetensors", "--output"];
-    let export = Everburn::new(folder, export).args(["base.safetensors"]);
-    export.succeed();
-    let skip = ["--init-skip", "fc2.*"];
-    for (weights, more) in [
-        ("base", &[][..]),
-        ("base.safetensors", &[]),
-        ("base.safetensors", &skip),
-    ] {
-        let [parts, whole] = ["parameters", "gradients"].map(|stage| {
-            let name = format!("{stage}-{weights}-{}", more.len());
-            let flags = ["--init-from", weights, "--shard", stage];
-            let flags = [&flags[..], more].concat();
-            train(folder, &name, "6", "3", &flags).0
-        });
-        let first = |run: &Run| run.losses("step")[0];
-        assert_eq!(first(&parts), first(&whole), "{weights} {more:?}");
-        parts.assert_near(&whole, "step", 1e-6);
-    }
-}
-
-#[test]
-fn a_run_continues_without_shards_on_another_number_of_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let (at_once, _) = train(folder, "at-once", "12", "1", &[]);
-    let (run, _) = train(folder, "run", "8", "2", &["--shard", "parameters"]);
-    Everburn::line(folder, "train --resume --run-dir run --steps 12")
-        .words("--ranks 3 --shard none")
-        .succeed();
-    run.assert_near(&at_once, "step", 1e-3);
-}
-
-#[test]
 fn the_state_may_be_in_the_hosts_memory() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -129,15 +91,4 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
         --ranks 2 --offload-optimizer | --offload-optimizer | --shard optimizer
         ",
     );
-}
-
-#[test]
-fn a_rank_that_dies_ends_the_others_with_its_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::train(folder.path(), "mnist")
-        .words("--ranks 2 --shard parameters --steps 20 --chaos kill=1@step:3")
-        .run();
-    assert!(!ended.stderr.contains("panicked"), "{ended}");
-    ended.warns(["rank 1"]);
-    assert_ne!(ended.code(), 0, "{ended}");
 }

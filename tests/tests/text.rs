@@ -139,7 +139,7 @@ fn a_model_of_text_trains_shows_samples_is_evaluated_and_writes() {
 }
 
 #[test]
-fn samples_do_not_change_the_training_and_ranks_agree() {
+fn samples_do_not_change_the_training() {
     let folder = tempfile::tempdir().unwrap();
     let (with, ended) = train(folder.path(), "with", &["--sample-every", "1"]);
     ended.succeeded();
@@ -154,26 +154,6 @@ fn samples_do_not_change_the_training_and_ranks_agree() {
     }
     let weights = |run: &Run| std::fs::read(run.path.join("model.safetensors")).unwrap();
     assert_eq!(weights(&with), weights(&without));
-    // Without dropout, which draws other numbers on each rank.
-    let config = with
-        .text("config.toml")
-        .replace("dropout = 0.1", "dropout = 0.0");
-    std::fs::write(folder.path().join("none.toml"), config).unwrap();
-    let runs = ["1", "2"].map(|ranks| {
-        let name = format!("ranks-{ranks}");
-        let arguments = ["train", "--config", "none.toml", "--ranks", ranks];
-        let ended = Everburn::new(folder.path(), arguments)
-            .args(["--run-dir", &name])
-            .succeed();
-        let sampled = ended.stdout.matches("sample after step 1:").count();
-        assert_eq!(sampled, 1, "rank 0 alone: {ended}");
-        Run::new(folder.path().join(name))
-    });
-    let [one, two] = runs.each_ref().map(|run| run.losses("step"));
-    assert_eq!(one.len(), two.len());
-    for ((_, one), (_, two)) in one.into_iter().zip(two) {
-        assert!((one - two).abs() <= 1e-4 * one, "{one} {two}");
-    }
 }
 
 #[test]
