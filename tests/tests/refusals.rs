@@ -43,6 +43,20 @@ fn flags_that_cannot_be_are_named_with_what_to_do() {
 }
 
 #[test]
+fn what_the_named_optimizer_has_not_is_refused_before_anything_is_started() {
+    assert_refused(
+        "mlp",
+        "
+        --optimizer adam --momentum 0.9 | `momentum` is no setting of adam | sgd, muon and rmsprop
+        --optimizer lion --set optimizer.epsilon=1e-6 | `epsilon` is no setting of lion
+        --set optimizer.momentums=0.9 | momentums
+        --optimizer muon --shard optimizer --ranks 2 | --optimizer muon and --shard optimizer do not go together
+        --optimizer lamb --mesh tensor=2 --ranks 2 | --optimizer lamb and layers that several ranks share
+        ",
+    );
+}
+
+#[test]
 fn a_window_beyond_the_context_of_a_model_leads_to_the_longest() {
     let refusal = "--set text.window=256 | text.window is 256, and the model sees 1 to 64 tokens at once | set at most 64";
     assert_refused("gpt-nano", refusal);
