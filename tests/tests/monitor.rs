@@ -88,8 +88,7 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     let mut job = train(folder.path(), &flags);
     let run = Run::new(folder.path().join("run"));
     job.wait_for("two epochs", || run.epochs() > 1);
-    let monitors = sizes.map(|size| monitor(folder.path(), size));
-    let [Some(small), Some(large)] = monitors else {
+    let [Some(small), Some(large)] = sizes.map(|size| monitor(folder.path(), size)) else {
         return;
     };
     for terminal in [&small, &large] {
