@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::everburn::binary;
-use crate::processes::{MARK, Process, kill_marked, new_mark, processes_marked};
+use crate::everburn::{binary, surround};
+use crate::processes::{Process, kill_marked, new_mark, processes_marked};
 use crate::skip::skip_missing;
 use crate::wait::{DEADLINE, holds_within};
 
@@ -60,19 +60,12 @@ impl Terminal {
     }
 
     fn tmux(&self, arguments: &[&str]) -> String {
-        let home = self.folder.join("home");
-        let output = Command::new("tmux")
+        let mut command = Command::new("tmux");
+        surround(&mut command, &self.folder, &self.mark);
+        let output = command
             .args(["-u", "-f", "/dev/null", "-L", &self.mark])
             .args(arguments)
-            .current_dir(&self.folder)
-            .env_clear()
-            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .env("TMUX_TMPDIR", &self.folder)
-            .env("HOME", &home)
-            .env("XDG_CACHE_HOME", home.join("cache"))
-            .env("EVERBURN_OFFLINE", "1")
-            .env(MARK, &self.mark)
-            .stdin(Stdio::null())
             .output()
             .expect("tmux can be started");
         let error = String::from_utf8_lossy(&output.stderr);
@@ -89,12 +82,8 @@ impl Terminal {
     /// Kills the programs that were started from this terminal with the argument `argument`.
     pub fn kill_programs(&self, argument: &str) {
         for process in processes_marked(&self.mark) {
-            let path = format!("/proc/{}/cmdline", process.pid.as_raw_nonzero());
-            let line = std::fs::read(path).unwrap_or_default();
-            if line
-                .split(|byte| *byte == 0)
-                .any(|word| word == argument.as_bytes())
-            {
+            let line = process.file("cmdline");
+            if line.split(' ').any(|word| word == argument) {
                 process.signal(rustix::process::Signal::KILL);
             }
         }

@@ -7,8 +7,6 @@ use everburn_tests::{
 };
 use rustix::process::Signal;
 
-use crate::told_of;
-
 #[test]
 fn who_knows_the_jobs_token_can_look_on_over_the_network() {
     let folder = tempfile::tempdir().unwrap();
@@ -35,7 +33,7 @@ fn who_knows_the_jobs_token_can_look_on_over_the_network() {
     assert!(seen, "{}", monitor.output());
 
     // What is no part of the configuration is said to each rank.
-    let line = told_of(job.rank(1), "cmdline");
+    let line = job.rank(1).file("cmdline");
     line.assert_contains(["--kernel-cache kernels", "--no-dashboard"]);
     assert!(!line.contains(TOKEN), "{line}");
     job.signal(Signal::INT);
