@@ -99,13 +99,13 @@ fn a_port_that_is_taken_is_named() {
     assert!(!folder.path().join("runs").exists(), "nothing was started");
 }
 
-/// A rank as a person or another launcher would start it.
-fn rank_by_hand(folder: &Path, rank: usize, world_size: usize, port: u16) -> Everburn {
+/// One of two ranks as a person or another launcher would start it.
+fn rank_by_hand(folder: &Path, rank: usize, port: u16) -> Everburn {
     Everburn::train(folder, "mlp")
         .args(["--epochs", "1", "--run-dir", "run"])
         .args(["--timeout", PATIENCE])
         .env("RANK", rank.to_string())
-        .env("WORLD_SIZE", world_size.to_string())
+        .env("WORLD_SIZE", "2")
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string())
         .env("EVERBURN_JOB_TOKEN", TOKEN)
@@ -119,7 +119,7 @@ fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
     let advice = ["EVERBURN_JOB_TOKEN", "openssl rand -hex 32"];
     machine.refused(&advice);
     for token in ["", "hunter2"] {
-        let rank = rank_by_hand(folder.path(), 0, 2, 1).env("EVERBURN_JOB_TOKEN", token);
+        let rank = rank_by_hand(folder.path(), 0, 1).env("EVERBURN_JOB_TOKEN", token);
         let ended = rank.run();
         assert!(!ended.stderr.contains("hunter2"), "{ended}");
         ended.failed_with(2, &advice);
@@ -130,7 +130,7 @@ fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
 
 #[test]
 fn ranks_started_by_hand_train_together() {
-    let (folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, 2, port));
+    let (folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, port));
     for (rank, ended) in ended.map(Ended::succeeded).iter().enumerate() {
         ended.warns([&format!(
             "rank {rank} of 2 (RANK, WORLD_SIZE), started by hand"
@@ -141,23 +141,9 @@ fn ranks_started_by_hand_train_together() {
 }
 
 #[test]
-fn ranks_that_disagree_about_their_number_are_all_told() {
-    let (_folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, 2 + rank, port));
-    let messages = [
-        "the ranks do not agree on the world size",
-        // Whichever came second is told first.
-        "with 2",
-        "with 3",
-    ];
-    for ended in ended {
-        ended.failed_with(2, &messages);
-    }
-}
-
-#[test]
 fn ranks_with_other_flags_are_refused_as_flags_are() {
     let (_folder, ended) = both(|folder, rank, port| {
-        rank_by_hand(folder, rank, 2, port).args(["--seed", &rank.to_string()])
+        rank_by_hand(folder, rank, port).args(["--seed", &rank.to_string()])
     });
     for ended in ended {
         ended.failed_with(2, &["rank 1 runs something else", "seed = 1", "seed = 0"]);
@@ -169,7 +155,7 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let ended = on_a_free_port(|port| {
         // Time enough for itself to join.
-        let rank = rank_by_hand(folder.path(), 0, 2, port).args(["--timeout", "5"]);
+        let rank = rank_by_hand(folder.path(), 0, port).args(["--timeout", "5"]);
         let rank = rank.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", "1");
         let ended = rank.run();
         (!ended.lost_the_port()).then_some(ended)
