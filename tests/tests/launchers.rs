@@ -28,7 +28,7 @@ fn two_ranks<V>(
 where
     V: IntoIterator<Item = (&'static str, String)>,
 {
-    let (folder, ended) = on_a_free_port(|port| {
+    on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let jobs = [0, 1].map(|rank| {
             let command = command(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
@@ -36,8 +36,7 @@ where
         });
         let ended = jobs.map(Job::wait);
         (!ended.iter().any(Ended::lost_the_port)).then_some((folder, ended))
-    });
-    (folder, ended.map(Ended::succeeded))
+    })
 }
 
 /// The same of a training; checks that the ranks have trained together.
@@ -46,6 +45,7 @@ where
     V: IntoIterator<Item = (&'static str, String)>,
 {
     let (folder, ended) = two_ranks(three_steps, variables);
+    let ended = ended.map(Ended::succeeded);
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["world_size"], 2, "{report:#}");
     assert_eq!(report["steps"], 3, "{report:#}");
@@ -193,6 +193,7 @@ fn a_finder_under_srun_leaves_no_folder_of_checkpoints() {
     let words = "--find-learning-rate --train-samples 106 --validation-samples 10 --batch-size 32 --run-dir run --timeout 60";
     let finder = |folder: &Path| Everburn::train(folder, "mlp").words(words);
     let (folder, ended) = two_ranks(finder, of_srun);
+    let ended = ended.map(Ended::succeeded);
     let run = folder.path().join("run");
     assert!(run.join("learning-rate.json").is_file(), "{}", ended[0]);
     assert!(!run.join("checkpoints").exists(), "{}", ended[0]);

@@ -54,15 +54,3 @@ fn devices_that_do_not_fit_the_model_or_the_ranks_are_refused() {
         ",
     );
 }
-
-#[test]
-fn devices_that_are_not_there_are_refused() {
-    if std::path::Path::new("/proc/driver/nvidia/version").exists() {
-        everburn_tests::skip("two GPUs on a machine without", "there is one");
-        return;
-    }
-    assert_refused(
-        "mnist",
-        "--strategy model-parallel --gpus 2 | cuda:0 cannot be used | no driver: | --devices flex,flex",
-    );
-}

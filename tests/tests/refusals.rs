@@ -68,8 +68,10 @@ fn gpus_that_are_not_there_offer_ranks_on_the_processor() {
         everburn_tests::skip("--gpus 2 without a GPU", "there is one");
         return;
     }
-    let none = "--gpus 2 | cuda:0 cannot be used | no driver: | --ranks 2";
-    assert_refused("mlp", none);
+    let none = "--gpus 2 | cuda:0 cannot be used | no driver: | ";
+    assert_refused("mlp", &format!("{none}--ranks 2"));
+    let parallel = format!("--strategy model-parallel {none}--devices flex,flex");
+    assert_refused("mnist", &parallel);
 }
 
 #[test]
