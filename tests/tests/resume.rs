@@ -218,10 +218,8 @@ fn a_model_of_another_size_is_refused_with_the_setting_that_changed() {
     let folder = tempfile::tempdir().unwrap();
     let rows: String = (0..60).map(|row| format!("{row},{}\n", 2 * row)).collect();
     std::fs::write(folder.path().join("rows.csv"), format!("x,y\n{rows}")).unwrap();
-    let flags = ["--data", "rows.csv", "--set", "table.target=y"];
-    let flags = [&flags[..], &["--epochs", "1", "--run-dir", "run"]].concat();
-    let begun = Everburn::new(folder.path(), ["train", "table"]).args(flags);
-    begun.succeed();
+    let begin = "train table --data rows.csv --set table.target=y --epochs 1 --run-dir run";
+    Everburn::line(folder.path(), begin).succeed();
     let before = Run::new(folder.path().join("run")).text("config.toml");
     let ended = Everburn::line(folder.path(), "train --resume --run-dir run --epochs 2")
         .args(["--set", "table.hidden=[32, 64]"])

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use everburn_tests::{Ended, Everburn};
 
-/// A folder of Hugging Face's transformers with a small model of this kind.
-fn pretrained(here: &Path, model: &str, size: &str) {
+/// A folder of Hugging Face's transformers with a small model of this kind, whose run is `made`.
+pub(super) fn pretrained(here: &Path, model: &str, size: &str) {
     pretrained_with(here, model, size, "byte");
 }
 
@@ -13,11 +13,8 @@ fn pretrained(here: &Path, model: &str, size: &str) {
 fn pretrained_with(here: &Path, model: &str, size: &str, tokenizer: &str) {
     let train = ["train", model, "--tokenizer", tokenizer, "--set", size];
     let train = Everburn::new(here, train).args(["--data", "embedded", "--run-dir", "made"]);
-    let few = ["--train-samples", "8", "--test-samples", "4"];
-    let train = train
-        .args(few)
-        .args(["--batch-size", "8", "--validation-samples", "0"]);
-    train.args(["--steps", "1"]).succeed();
+    let few = "--train-samples 8 --test-samples 4 --batch-size 8 --validation-samples 0 --steps 1";
+    train.words(few).succeed();
     let export = ["export", "made", "--to", "hugging-face", "--output", model];
     Everburn::new(here, export).succeed();
 }
@@ -167,8 +164,7 @@ fn a_language_model_keeps_its_tokenizer_whose_settings_win() {
     import(here, &[]).succeeded();
     write_text(here);
     let tune = "train --init-from run --data my.txt --steps 1 --batch-size 4 --validation-samples 0 --run-dir tuned";
-    let tune = Everburn::line(here, tune).args(["--set", "text.window=8"]);
-    tune.succeed();
+    Everburn::line(here, format!("{tune} --set text.window=8")).succeed();
     let told = export(here, "tuned", "out");
     assert!(!told.contains("no tokenizer.json"), "{told}");
     let out = here.join("out");

@@ -1,15 +1,14 @@
 //! What is refused: weights of other models, damaged files, and outputs that cannot be written.
 
-use std::path::Path;
-
 use everburn_tests::Everburn;
+
+use super::run_of_mlp;
 
 #[test]
 fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
-    begun.succeed();
+    run_of_mlp(here, "--epochs 1");
     let weights = [
         "a/model.safetensors",
         "a/checkpoints/epoch-0001/model.safetensors",
@@ -35,7 +34,7 @@ fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() 
 fn weights_of_another_model_are_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    run_of_mlp(here);
+    run_of_mlp(here, "--steps 1");
     Everburn::line(here, "export a --to pytorch --output mlp.pt").succeed();
     let messages = [
         "the weights in",
@@ -53,26 +52,16 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     assert!(!here.join("runs").exists());
 }
 
-/// A run `a` of one step of `mlp`.
-fn run_of_mlp(here: &Path) {
-    let ended = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", "a"]);
-    ended.succeed();
-}
-
 #[test]
 fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    run_of_mlp(here);
-    let which = Everburn::new(here, ["export", "a"]).run();
-    which.failed_with(
-        2,
-        &[
-            "export to which format?",
-            "--to pytorch",
-            "--to hugging-face",
-        ],
-    );
+    run_of_mlp(here, "--steps 1");
+    Everburn::new(here, ["export", "a"]).refused(&[
+        "export to which format?",
+        "--to pytorch",
+        "--to hugging-face",
+    ]);
     Everburn::new(here, ["export", "a", "--output", "named.pth"]).succeed();
     assert!(here.join("named.pth").is_file());
     // The name is a habit of PyTorch's examples.
@@ -109,7 +98,7 @@ fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
 fn what_is_in_the_place_of_an_export_is_replaced_by_force_alone_and_a_folder_never() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    run_of_mlp(here);
+    run_of_mlp(here, "--steps 1");
     let own = here.join("weights.pt");
     std::fs::write(&own, b"of somebody else").unwrap();
     let export = ["export", "a", "--output", "weights.pt"];
@@ -119,8 +108,7 @@ fn what_is_in_the_place_of_an_export_is_replaced_by_force_alone_and_a_folder_nev
     ];
     Everburn::new(here, export).refused(&messages);
     assert_eq!(std::fs::read(&own).unwrap(), b"of somebody else");
-    let forced = Everburn::new(here, export).args(["--force"]);
-    forced.succeed();
+    Everburn::new(here, export).args(["--force"]).succeed();
     assert_ne!(std::fs::read(&own).unwrap(), b"of somebody else");
     // In the run's folder it is the run's own.
     for _ in 0..2 {
