@@ -264,7 +264,7 @@ pub fn assert_refused(model: &str, trainings: &str) {
 }
 
 /// A folder to run in, and an environment without anything of the test's own.
-fn surround(command: &mut Command, folder: &Path, mark: &str) {
+pub(crate) fn surround(command: &mut Command, folder: &Path, mark: &str) {
     let home = folder.join("home");
     command
         .current_dir(folder)

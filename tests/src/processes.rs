@@ -18,6 +18,13 @@ pub struct Process {
 }
 
 impl Process {
+    /// A file that the system has about it in `/proc`, with spaces for the zeros between words; nothing once it has ended.
+    pub fn file(self, name: &str) -> String {
+        let path = format!("/proc/{}/{name}", self.pid.as_raw_nonzero());
+        let text = std::fs::read(path).unwrap_or_default();
+        String::from_utf8_lossy(&text).replace('\0', " ")
+    }
+
     /// Sends a signal; that the process has ended meanwhile is no error.
     pub fn signal(self, signal: Signal) {
         let _ = kill_process(self.pid, signal);

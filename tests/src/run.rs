@@ -119,6 +119,23 @@ impl Run {
             .collect()
     }
 
+    /// Demands that the losses of a kind are those of `other` but for rounding: apart by at most this part of them.
+    ///
+    /// # Panics
+    /// With both, when they are not, or when there are none.
+    #[track_caller]
+    pub fn assert_near(&self, other: &Self, kind: &str, tolerance: f64) {
+        let (found, expected) = (self.losses(kind), other.losses(kind));
+        let pairs = found.iter().zip(&expected);
+        let mut pairs = pairs.map(|((_, a), (_, b))| (a - b).abs() <= tolerance * b.abs());
+        let is_whole = !found.is_empty() && found.len() == expected.len();
+        assert!(
+            is_whole && pairs.all(|is_near| is_near),
+            "{}, {kind}: {found:?}, not {expected:?}",
+            self.path.display()
+        );
+    }
+
     /// A number of each line of a kind, to the bit.
     ///
     /// # Panics

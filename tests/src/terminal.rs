@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::everburn::binary;
-use crate::processes::{MARK, Process, kill_marked, new_mark, processes_marked};
+use crate::everburn::{binary, surround};
+use crate::processes::{Process, kill_marked, new_mark, processes_marked};
+use crate::skip::skip_missing;
 use crate::wait::{DEADLINE, holds_within};
 
 /// A shell in a tmux server of its own, 120 columns by 35 lines. All of it is killed when this is
@@ -15,24 +16,31 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// A shell in `folder`; `None` where there is no tmux.
+    /// A shell in `folder`; `None`, visibly, where there is no tmux. `what` is what is skipped then.
     ///
     /// # Panics
     /// When tmux does not start.
-    pub fn open(folder: &Path) -> Option<Self> {
-        Self::open_sized(folder, (120, 35))
+    pub fn open_or_skip(folder: &Path, what: &str) -> Option<Self> {
+        Self::open_sized_or_skip(folder, (120, 35), what)
     }
 
     /// The same with another size, in columns and lines.
     ///
     /// # Panics
     /// When tmux does not start.
-    pub fn open_sized(folder: &Path, (columns, lines): (u16, u16)) -> Option<Self> {
+    pub fn open_sized_or_skip(
+        folder: &Path,
+        (columns, lines): (u16, u16),
+        what: &str,
+    ) -> Option<Self> {
         let version = Command::new("tmux")
             .arg("-V")
             .stdout(Stdio::null())
             .status();
-        version.ok()?;
+        if version.is_err() {
+            skip_missing(what, "there is no tmux", "tmux");
+            return None;
+        }
         let this = Self {
             folder: folder.to_path_buf(),
             mark: new_mark(),
@@ -52,19 +60,12 @@ impl Terminal {
     }
 
     fn tmux(&self, arguments: &[&str]) -> String {
-        let home = self.folder.join("home");
-        let output = Command::new("tmux")
+        let mut command = Command::new("tmux");
+        surround(&mut command, &self.folder, &self.mark);
+        let output = command
             .args(["-u", "-f", "/dev/null", "-L", &self.mark])
             .args(arguments)
-            .current_dir(&self.folder)
-            .env_clear()
-            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .env("TMUX_TMPDIR", &self.folder)
-            .env("HOME", &home)
-            .env("XDG_CACHE_HOME", home.join("cache"))
-            .env("EVERBURN_OFFLINE", "1")
-            .env(MARK, &self.mark)
-            .stdin(Stdio::null())
             .output()
             .expect("tmux can be started");
         let error = String::from_utf8_lossy(&output.stderr);
@@ -81,12 +82,8 @@ impl Terminal {
     /// Kills the programs that were started from this terminal with the argument `argument`.
     pub fn kill_programs(&self, argument: &str) {
         for process in processes_marked(&self.mark) {
-            let path = format!("/proc/{}/cmdline", process.pid.as_raw_nonzero());
-            let line = std::fs::read(path).unwrap_or_default();
-            if line
-                .split(|byte| *byte == 0)
-                .any(|word| word == argument.as_bytes())
-            {
+            let line = process.file("cmdline");
+            if line.split(' ').any(|word| word == argument) {
                 process.signal(rustix::process::Signal::KILL);
             }
         }

@@ -1,14 +1,11 @@
 //! burn-train's dashboard on a terminal, and how it is left.
 
-use everburn_tests::{Run, Terminal, skip_missing};
+use everburn_tests::{Run, Terminal};
 use rustix::process::Signal;
 
 /// Starts a long training on two ranks in a terminal and waits until its dashboard shows numbers.
 fn dashboard(folder: &std::path::Path, test: &str) -> Option<Terminal> {
-    let Some(terminal) = Terminal::open(folder) else {
-        skip_missing(test, "there is no tmux", "tmux");
-        return None;
-    };
+    let terminal = Terminal::open_or_skip(folder, test)?;
     let small = everburn_tests::SMALL;
     terminal.enter_everburn(&format!(
         "train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?"

@@ -74,16 +74,14 @@ fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
             format!("writing the checkpoint run/checkpoints/{epoch} failed: No space left");
         ended.warns([&failed]);
     }
-    for part in [
+    ended.warns([
         "it needs ",
         " are free",
         "epoch-0001 is the newest good one",
         "the training continues, because --on-checkpoint-failure is not `stop`",
         // Said again at the end, where it is read.
         "was not written, the newest one is of step ",
-    ] {
-        assert!(ended.stderr.contains(part), "{part}: {ended}");
-    }
+    ]);
     assert_eq!(checkpoints(folder.path()), ["epoch-0001"], "{ended}");
     let kept = Run::new(folder.path().join("kept"));
     assert_eq!(kept.epochs(), 3);
@@ -134,13 +132,11 @@ fn a_folder_that_is_read_only_is_named_and_the_training_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let ended = behind(folder.path(), mount, &["--epochs", "2"]).succeeded();
     let failed = "writing the checkpoint run/checkpoints/epoch-0001 failed: Read-only file system";
-    for part in [
+    ended.warns([
         failed,
         "there is no earlier one",
         "choose another --run-dir",
-    ] {
-        assert!(ended.stderr.contains(part), "{part}: {ended}");
-    }
+    ]);
     let kept = Run::new(folder.path().join("kept"));
     assert_eq!(kept.epochs(), 2);
     assert!(kept.path.join("model.safetensors").is_file());

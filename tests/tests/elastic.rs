@@ -99,9 +99,7 @@ fn too_few_ranks_end_with_an_error_and_a_checkpoint_that_goes_on() {
     let chaos = "kill=1@step:11,kill=2@step:11";
     let ended = disturbed(folder.path(), "run", chaos, &["--max-restarts", "0"]);
     assert_ne!(ended.code(), 0, "{ended}");
-    for message in ["cannot continue", "--resume", "rank 1", "SIGKILL"] {
-        assert!(ended.stderr.contains(message), "{message}: {ended}");
-    }
+    ended.warns(["cannot continue", "--resume", "rank 1", "SIGKILL"]);
     Everburn::line(folder.path(), "train --resume --run-dir run --ranks 2").succeed();
     assert_eq!(hashes(folder.path(), "run"), expected);
     // Bytes and times are of the steps since then.
@@ -117,9 +115,7 @@ fn a_changed_parameter_is_found_named_and_mended() {
     let flags: Vec<_> = flags.split(' ').collect();
     let ended = train(folder.path(), "stops", &flags).run();
     assert_ne!(ended.code(), 0, "{ended}");
-    for message in ["after step 7", "of rank 1 differs", "weight"] {
-        assert!(ended.stderr.contains(message), "{message}: {ended}");
-    }
+    ended.warns(["after step 7", "of rank 1 differs", "weight"]);
     // An elastic job does not try again what would come to the same.
     let ended = train(folder.path(), "elastic", &flags)
         .args(["--elastic", "1:3"])
@@ -152,15 +148,13 @@ fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
         .lines()
         .filter(|line| line.starts_with("[rank") && line.contains("rank 1 stalled at step 7"));
     assert_eq!(named.count(), 1, "one of the others reports: {ended}");
-    for message in [
+    ended.warns([
         "all_gather_varied",
         "in which ranks 0, 2 waited for it",
         "the last lines of rank 1's log",
         "| ",
         "is stopped at step 7",
-    ] {
-        assert!(ended.stderr.contains(message), "{message}: {ended}");
-    }
+    ]);
     // Rank 1 has no run directory, and rank 0 notes its fault.
     let run = Run::new(folder.path().join("run"));
     let events = run.text("events.jsonl");
@@ -183,15 +177,11 @@ fn a_rank_whose_steps_take_longer_than_the_others_wait_is_left_out() {
     let message = "s for step 5, and the others wait 4 s for it";
     // Only the other one is left, which may continue.
     let ended = slow("one", "1:2").succeeded();
-    for message in [message, "raise --timeout above", "would happen again"] {
-        assert!(ended.stderr.contains(message), "{message}: {ended}");
-    }
+    ended.warns([message, "raise --timeout above", "would happen again"]);
     assert_eq!(Run::new(folder.path().join("one")).number("steps"), 20.0);
     let ended = slow("two", "2:2");
     assert_eq!(ended.code(), 78, "{ended}");
-    for message in ["rank 1 takes", message, "cannot continue", "--resume"] {
-        assert!(ended.stderr.contains(message), "{message}: {ended}");
-    }
+    ended.warns(["rank 1 takes", message, "cannot continue", "--resume"]);
 }
 
 #[test]
@@ -211,11 +201,8 @@ fn a_stop_while_a_rank_waits_for_others_leaves_a_checkpoint_and_names_it() {
     job.signal(Signal::INT);
     let ended = job.wait();
     assert_eq!(ended.code(), 130, "{ended}");
-    let said = format!("{}{}", ended.stdout, ended.stderr);
-    assert!(
-        said.contains("train --resume --run-dir run` continues from the checkpoint"),
-        "{ended}"
-    );
+    let advice = "train --resume --run-dir run` continues from the checkpoint";
+    assert!(ended.to_string().contains(advice), "{ended}");
     assert!(!steps_of_checkpoints(&run).is_empty(), "{ended}");
 }
 

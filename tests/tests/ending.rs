@@ -32,23 +32,18 @@ fn kill_rank(rank: usize) {
     ended.failed_with(137, &[&cause, "; the others were at step ", &log, help]);
     let live = run.json("live.json");
     assert_eq!(live["phase"], "ended", "{live:#}");
+    let events = run.text("events.jsonl");
+    assert_eq!(events.matches(r#""kind":"failure""#).count(), 1, "{events}");
+    run.text("report.html").assert_contains(["failed"]);
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
     let failed = format!("it has failed: {cause}");
-    assert!(
-        doctor.stdout.contains(&failed) && doctor.stdout.contains(help),
-        "{doctor}"
-    );
+    doctor.prints([&*failed, help]);
     assert_eq!(doctor.code(), 1, "{doctor}");
 }
 
 #[test]
 fn rank_0_killed_ends_all_and_is_named() {
     kill_rank(0);
-}
-
-#[test]
-fn a_middle_rank_killed_ends_all_and_is_named() {
-    kill_rank(1);
 }
 
 #[test]
@@ -137,15 +132,6 @@ fn a_rank_that_was_stopped_and_continues_in_time_is_recorded_with_its_step_and_o
         .assert_contains(["rank 1 stalled for "]);
 }
 
-#[test]
-fn the_launcher_killed_leaves_no_rank() {
-    let folder = tempfile::tempdir().unwrap();
-    let (job, _) = in_the_middle(folder.path(), 3);
-    job.signal(Signal::KILL);
-    let ended = job.wait_until_gone(ORPHAN_DEADLINE);
-    assert_eq!(ended.code(), 137, "{ended}");
-}
-
 /// Signals a run once and checks that it stops cleanly, with a whole record. Returns it with its folder.
 fn stops_cleanly(ranks: usize, signal: Signal, code: i32) -> (tempfile::TempDir, Run) {
     let folder = tempfile::tempdir().unwrap();
@@ -155,15 +141,11 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) -> (tempfile::TempDir,
     assert_eq!(ended.code(), code, "{ended}");
     ended.prints(["stopped on request"]);
     // By a launcher, or by the process itself.
-    let parts = [
+    ended.warns([
         "stopping on SIG",
         ", after the current step",
         "; once more ends ",
-    ];
-    assert!(
-        parts.iter().all(|part| ended.stderr.contains(part)),
-        "{ended}"
-    );
+    ]);
     let report = run.report();
     let stopped = report["stopped"].as_str().unwrap();
     let by = match signal {
@@ -185,10 +167,7 @@ fn stops_cleanly(ranks: usize, signal: Signal, code: i32) -> (tempfile::TempDir,
     let doctor = Everburn::new(folder.path(), ["doctor", "run"]).run();
     let stopped = format!("it did not finish: stopped {stopped}");
     let continued = "train --resume --run-dir run` continues";
-    assert!(
-        doctor.stdout.contains(&stopped) && doctor.stdout.contains(continued),
-        "{doctor}"
-    );
+    doctor.prints([&*stopped, continued]);
     (folder, run)
 }
 
@@ -242,11 +221,6 @@ fn ctrl_c_at_a_single_process_stops_it_after_its_step() {
 }
 
 #[test]
-fn sigterm_at_a_single_process_stops_it_after_its_step() {
-    stops_cleanly(1, Signal::TERM, 130);
-}
-
-#[test]
 fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
     let folder = tempfile::tempdir().unwrap();
     // Eight steps an epoch.
@@ -260,41 +234,6 @@ fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
 }
 
 #[test]
-fn a_diverging_run_fails_and_says_what_to_try() {
-    for ranks in ["1", "2"] {
-        let folder = tempfile::tempdir().unwrap();
-        let ended = Everburn::train(folder.path(), "mlp")
-            .args(["--optimizer", "sgd", "--learning-rate", "1e30"])
-            .args(["--ranks", ranks, "--run-dir", "run"])
-            .start()
-            .wait_until_gone(DEADLINE);
-        ended.failed_with(1, &["in epoch 1", "diverged", "a lower --learning-rate"]);
-        assert!(!ended.stderr.contains("panicked"), "{ended}");
-        let run = folder.path().join("run");
-        for name in ["report.json", "model.safetensors"] {
-            assert!(!run.join(name).exists(), "{name} of a failed run");
-        }
-    }
-}
-
-#[test]
-fn a_training_that_diverges_with_finite_losses_is_warned_of_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::train(folder.path(), "mlp")
-        .words("--learning-rate 1e9 --epochs 3 --run-dir run")
-        .succeed();
-    let warning = "the training loss has risen from ";
-    assert_eq!(ended.stderr.matches(warning).count(), 1, "{ended}");
-    ended.warns(["a lower --learning-rate (it is 1e9)"]);
-    let run = Run::new(folder.path().join("run"));
-    assert!(run.text("events.jsonl").contains(warning), "{ended}");
-    // Nobody reads a number of thirty digits.
-    let digits = |word: &str| word.chars().take_while(char::is_ascii_digit).count();
-    let longest = ended.stdout.split_whitespace().map(digits).max();
-    assert!(longest < Some(9), "{ended}");
-}
-
-#[test]
 fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
     for ranks in ["1", "2"] {
         let folder = tempfile::tempdir().unwrap();
@@ -305,7 +244,11 @@ fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
             .start()
             .wait_until_gone(DEADLINE);
         ended.failed_with(1, &["diverged", "a lower --learning-rate"]);
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
         let run = Run::new(folder.path().join("run"));
+        for name in ["report.json", "model.safetensors"] {
+            assert!(!run.path.join(name).exists(), "{name} of a failed run");
+        }
         let epochs = run.losses("validation").len();
         assert!(epochs >= 1, "an epoch went well: {ended}");
         for checkpoint in ["best", &epochs.to_string()] {

@@ -28,8 +28,8 @@ fn nothing_but_the_run_is_left(folder: &Path, what: &str) {
 }
 
 #[test]
-fn fifteen_runs_and_six_kills_leave_nothing() {
-    leave_nothing(15, 6);
+fn three_runs_and_three_kills_leave_nothing() {
+    leave_nothing(3, 3);
 }
 
 #[test]

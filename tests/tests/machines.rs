@@ -3,9 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-use everburn_tests::{
-    AssertContains, Ended, Everburn, Run, TOKEN, Terminal, on_a_free_port, skip_missing,
-};
+use everburn_tests::{AssertContains, Ended, Everburn, Run, TOKEN, Terminal, on_a_free_port};
 use rustix::process::Signal;
 
 /// How many seconds ranks wait for each other here: longer than a test waits for them, so that one that they would end fails.
@@ -74,13 +72,7 @@ fn machines_without_a_shared_disk_resume_by_the_same_commands() {
     };
     let _ = train(&["--epochs", "1"]).map(Ended::succeeded);
     let resumed = train(&["--epochs", "2", "--resume"]).map(Ended::succeeded);
-    assert!(
-        resumed[0]
-            .stderr
-            .contains("resuming from run/checkpoints/epoch-0001"),
-        "{}",
-        resumed[0]
-    );
+    resumed[0].warns(["resuming from run/checkpoints/epoch-0001"]);
     assert_eq!(Run::new(disks[0].join("run")).report()["epochs"], 2);
     let own = |name: &str| disks[1].join(name).exists();
     assert!(own("run-node-1") && !own("run") && !own("run-node-1-node-1"));
@@ -107,13 +99,13 @@ fn a_port_that_is_taken_is_named() {
     assert!(!folder.path().join("runs").exists(), "nothing was started");
 }
 
-/// A rank as a person or another launcher would start it.
-fn rank_by_hand(folder: &Path, rank: usize, world_size: usize, port: u16) -> Everburn {
+/// One of two ranks as a person or another launcher would start it.
+fn rank_by_hand(folder: &Path, rank: usize, port: u16) -> Everburn {
     Everburn::train(folder, "mlp")
         .args(["--epochs", "1", "--run-dir", "run"])
         .args(["--timeout", PATIENCE])
         .env("RANK", rank.to_string())
-        .env("WORLD_SIZE", world_size.to_string())
+        .env("WORLD_SIZE", "2")
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string())
         .env("EVERBURN_JOB_TOKEN", TOKEN)
@@ -127,7 +119,7 @@ fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
     let advice = ["EVERBURN_JOB_TOKEN", "openssl rand -hex 32"];
     machine.refused(&advice);
     for token in ["", "hunter2"] {
-        let rank = rank_by_hand(folder.path(), 0, 2, 1).env("EVERBURN_JOB_TOKEN", token);
+        let rank = rank_by_hand(folder.path(), 0, 1).env("EVERBURN_JOB_TOKEN", token);
         let ended = rank.run();
         assert!(!ended.stderr.contains("hunter2"), "{ended}");
         ended.failed_with(2, &advice);
@@ -138,7 +130,7 @@ fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
 
 #[test]
 fn ranks_started_by_hand_train_together() {
-    let (folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, 2, port));
+    let (folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, port));
     for (rank, ended) in ended.map(Ended::succeeded).iter().enumerate() {
         ended.warns([&format!(
             "rank {rank} of 2 (RANK, WORLD_SIZE), started by hand"
@@ -149,23 +141,9 @@ fn ranks_started_by_hand_train_together() {
 }
 
 #[test]
-fn ranks_that_disagree_about_their_number_are_all_told() {
-    let (_folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, 2 + rank, port));
-    let messages = [
-        "the ranks do not agree on the world size",
-        // Whichever came second is told first.
-        "with 2",
-        "with 3",
-    ];
-    for ended in ended {
-        ended.failed_with(2, &messages);
-    }
-}
-
-#[test]
 fn ranks_with_other_flags_are_refused_as_flags_are() {
     let (_folder, ended) = both(|folder, rank, port| {
-        rank_by_hand(folder, rank, 2, port).args(["--seed", &rank.to_string()])
+        rank_by_hand(folder, rank, port).args(["--seed", &rank.to_string()])
     });
     for ended in ended {
         ended.failed_with(2, &["rank 1 runs something else", "seed = 1", "seed = 0"]);
@@ -177,7 +155,7 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let ended = on_a_free_port(|port| {
         // Time enough for itself to join.
-        let rank = rank_by_hand(folder.path(), 0, 2, port).args(["--timeout", "5"]);
+        let rank = rank_by_hand(folder.path(), 0, port).args(["--timeout", "5"]);
         let rank = rank.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", "1");
         let ended = rank.run();
         (!ended.lost_the_port()).then_some(ended)
@@ -202,8 +180,7 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
 
 /// Monitors the run in a terminal, where no key was pressed.
 fn the_first_page_shows(folder: &Path, text: &str) {
-    let Some(terminal) = Terminal::open(folder) else {
-        skip_missing("the first page of a monitor", "there is no tmux", "tmux");
+    let Some(terminal) = Terminal::open_or_skip(folder, "the first page of a monitor") else {
         return;
     };
     terminal.enter_everburn("monitor run");
@@ -305,25 +282,6 @@ fn elastic_on_one_machine_only_is_told_on_both() {
         for ended in ended {
             ended.failed_with(2, &["with --elastic 1:2", "without --elastic"]);
             ended.failed_with(2, &["machine 0", "machine 1"]);
-        }
-    }
-}
-
-#[test]
-fn two_ranges_of_elastic_are_named_on_both_machines() {
-    for ranges in [["1:2", "2:2"], ["2:2", "1:2"]] {
-        let (_folder, ended) = both(|folder, number, port| {
-            let flags = ["--epochs", "1", "--elastic", ranges[number]];
-            machine(folder, number, 2, port).args(flags)
-        });
-        for ended in ended {
-            for (machine, range) in ranges.iter().enumerate() {
-                let what = [
-                    format!("machine {machine} "),
-                    format!("with --elastic {range}"),
-                ];
-                ended.failed_with(2, &what.each_ref().map(String::as_str));
-            }
         }
     }
 }

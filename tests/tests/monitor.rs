@@ -6,9 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use everburn_tests::{
-    AssertContains, DEADLINE, Everburn, Run, Terminal, holds_within, json_lines, skip_missing,
-};
+use everburn_tests::{DEADLINE, Everburn, Run, Terminal, holds_within, json_lines, skip_missing};
 use rustix::process::Signal;
 
 /// Longer than all that is looked at takes on a busy machine.
@@ -28,7 +26,7 @@ fn train(folder: &Path, flags: &[&str]) -> everburn_tests::Job {
 
 /// A monitor of that training in a terminal of this size, with its first numbers.
 fn monitor(folder: &Path, size: (u16, u16)) -> Option<Terminal> {
-    let terminal = Terminal::open_sized(folder, size)?;
+    let terminal = Terminal::open_sized_or_skip(folder, size, "looking on")?;
     terminal.enter_everburn("monitor run; echo code=$?");
     terminal.wait_for("burn-train's dashboard", |screen| {
         ["Train epoch", "Valid epoch", "r ranks"]
@@ -67,8 +65,8 @@ fn a_run_that_is_over_is_shown_with_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--epochs", "1", "--run-dir", "run"];
     Everburn::train(folder.path(), "mlp").args(flags).succeed();
-    let Some(terminal) = Terminal::open_sized(folder.path(), (100, 30)) else {
-        skip_missing("a run that is over", "there is no tmux", "tmux");
+    let test = "a run that is over";
+    let Some(terminal) = Terminal::open_sized_or_skip(folder.path(), (100, 30), test) else {
         return;
     };
     terminal.enter_everburn("monitor run");
@@ -90,10 +88,7 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     let mut job = train(folder.path(), &flags);
     let run = Run::new(folder.path().join("run"));
     job.wait_for("two epochs", || run.epochs() > 1);
-    let monitors = sizes.map(|size| monitor(folder.path(), size));
-    let [Some(small), Some(large)] = monitors else {
-        drop(job);
-        skip_missing("looking on", "there is no tmux", "tmux");
+    let [Some(small), Some(large)] = sizes.map(|size| monitor(folder.path(), size)) else {
         return;
     };
     for terminal in [&small, &large] {
@@ -168,8 +163,8 @@ fn ranks_are_back(terminal: &Terminal) {
 #[test]
 fn a_training_shows_its_ranks_by_the_same_key() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(terminal) = Terminal::open(folder.path()) else {
-        skip_missing("the ranks beside the dashboard", "there is no tmux", "tmux");
+    let test = "the ranks beside the dashboard";
+    let Some(terminal) = Terminal::open_or_skip(folder.path(), test) else {
         return;
     };
     let small = everburn_tests::SMALL;
@@ -246,25 +241,6 @@ fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
     let refused = Everburn::new(folder.path(), ["monitor", "nowhere"]).run();
     assert_eq!(refused.code(), 2, "{refused}");
     refused.warns(["nowhere"]);
-}
-
-#[test]
-fn a_run_that_fails_has_a_report_which_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let flags = "--ranks 2 --batch-size 64 --chaos kill=1@step:5 --run-dir run".split(' ');
-    let ended = Everburn::new(folder.path(), ["train", "mnist"])
-        .words(everburn_tests::SMALL)
-        .args(flags)
-        .run();
-    assert_ne!(ended.code(), 0, "{ended}");
-    let run = Run::new(folder.path().join("run"));
-    let events = run.text("events.jsonl");
-    assert_eq!(events.matches(r#""kind":"failure""#).count(), 1, "{events}");
-    events.assert_contains(["SIGKILL", r#""rank":1"#]);
-    let help =
-        "no checkpoint to continue from: the same command starts again; --checkpoint-every 10min";
-    ended.warns([help]);
-    assert!(run.text("report.html").contains("failed"), "{ended}");
 }
 
 /// The follower of `examples/trackers` on the run in `folder`, which prints what it would log into the file `name`.

@@ -43,6 +43,20 @@ fn flags_that_cannot_be_are_named_with_what_to_do() {
 }
 
 #[test]
+fn what_the_named_optimizer_has_not_is_refused_before_anything_is_started() {
+    assert_refused(
+        "mlp",
+        "
+        --optimizer adam --momentum 0.9 | `momentum` is no setting of adam | sgd, muon and rmsprop
+        --optimizer lion --set optimizer.epsilon=1e-6 | `epsilon` is no setting of lion
+        --set optimizer.momentums=0.9 | momentums
+        --optimizer muon --shard optimizer --ranks 2 | --optimizer muon and --shard optimizer do not go together
+        --optimizer lamb --mesh tensor=2 --ranks 2 | --optimizer lamb and layers that several ranks share
+        ",
+    );
+}
+
+#[test]
 fn a_window_beyond_the_context_of_a_model_leads_to_the_longest() {
     let refusal = "--set text.window=256 | text.window is 256, and the model sees 1 to 64 tokens at once | set at most 64";
     assert_refused("gpt-nano", refusal);
@@ -54,8 +68,10 @@ fn gpus_that_are_not_there_offer_ranks_on_the_processor() {
         everburn_tests::skip("--gpus 2 without a GPU", "there is one");
         return;
     }
-    let none = "--gpus 2 | cuda:0 cannot be used | no driver: | --ranks 2";
-    assert_refused("mlp", none);
+    let none = "--gpus 2 | cuda:0 cannot be used | no driver: | ";
+    assert_refused("mlp", &format!("{none}--ranks 2"));
+    let parallel = format!("--strategy model-parallel {none}--devices flex,flex");
+    assert_refused("mnist", &parallel);
 }
 
 #[test]

@@ -93,8 +93,7 @@ fn the_secret_is_in_no_command_line_and_in_no_file_of_the_run() {
     let processes = job.processes();
     assert_eq!(processes.len(), 3, "{}", job.output());
     for process in processes {
-        let line = std::fs::read(format!("/proc/{}/cmdline", process.pid.as_raw_nonzero()));
-        let line = String::from_utf8_lossy(&line.unwrap()).into_owned();
+        let line = process.file("cmdline");
         assert!(!line.is_empty(), "it has ended");
         assert!(!line.contains(secret), "{line}");
     }

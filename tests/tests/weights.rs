@@ -7,14 +7,23 @@ mod refusals;
 #[path = "weights/unshown.rs"]
 mod unshown;
 
+use std::path::Path;
+
 use everburn_tests::{Everburn, Run};
+
+/// A run `a` of `mlp`, trained as `flags` say.
+fn run_of_mlp(here: &Path, flags: &str) {
+    let train = Everburn::train(here, "mlp").words(flags);
+    train.args(["--run-dir", "a"]).succeed();
+}
 
 #[test]
 fn an_exported_model_is_imported_and_measured_as_before() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let ended = Everburn::train(here, "mnist-bn").args(["--epochs", "2", "--run-dir", "a"]);
-    ended.succeed();
+    Everburn::train(here, "mnist-bn")
+        .words("--epochs 2 --run-dir a")
+        .succeed();
     let trained = Run::new(here.join("a"));
     for (to, file) in [
         ("safetensors", "a/state-dict.safetensors"),
@@ -38,8 +47,7 @@ fn an_exported_model_is_imported_and_measured_as_before() {
 fn a_training_begins_with_the_weights_that_it_is_given() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let ended = Everburn::train(here, "mlp").args(["--epochs", "3", "--run-dir", "a"]);
-    ended.succeed();
+    run_of_mlp(here, "--epochs 3");
     for to in ["safetensors", "pytorch"] {
         Everburn::new(here, ["export", "a", "--to", to]).succeed();
     }
@@ -78,8 +86,7 @@ fn a_training_begins_with_the_weights_that_it_is_given() {
 fn a_head_of_another_size_is_left_out_of_the_weights() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let ended = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", "a"]);
-    ended.succeed();
+    run_of_mlp(here, "--steps 1");
     Everburn::new(here, ["export", "a", "--to", "safetensors"]).succeed();
     let weights = here.join("a/state-dict.safetensors");
     let begin = |run: &str, more: &[&str]| {
@@ -146,8 +153,7 @@ fn other_weights_than_those_of_a_configuration_are_taken_without_its_init_skip()
 fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let begun = Everburn::train(here, "mlp").args(["--steps", "3", "--epochs", "3"]);
-    begun.args(["--run-dir", "a"]).succeed();
+    run_of_mlp(here, "--steps 3 --epochs 3");
     Everburn::new(here, ["eval", "a"]).succeed();
     let resumed = ["train", "--resume", "--run-dir", "a", "--steps", "20"];
     let lost = ["--checkpoint-every", "1steps", "--chaos", "kill=0@step:9"];
@@ -172,8 +178,7 @@ fn a_model_that_its_run_has_gone_beyond_is_not_taken_for_the_newest() {
 fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
-    begun.succeed();
+    run_of_mlp(here, "--epochs 1");
     let first_loss = |from: &str, run: &str| {
         let flags = format!("--steps 1 --log-every 1 --init-from {from} --run-dir {run}");
         Everburn::train(here, "mlp").words(flags).succeed();
@@ -210,8 +215,7 @@ fn a_checkpoint_is_weights_to_begin_with_and_an_import_none_to_resume() {
 fn a_damaged_model_of_a_run_leads_to_its_good_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let begun = Everburn::train(here, "mlp").args(["--epochs", "2", "--run-dir", "a"]);
-    begun.succeed();
+    run_of_mlp(here, "--epochs 2");
     let run = Run::new(here.join("a"));
     std::fs::write(run.path.join("model.safetensors"), "damaged").unwrap();
     run.damage_checkpoint(2);

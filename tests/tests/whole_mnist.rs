@@ -9,6 +9,18 @@ use everburn_tests::{Everburn, Run, data_folder};
 /// Far longer than three epochs take on two cores.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
+/// Trains a model as `flags` say, and records it in `folder`/`name`.
+fn train(folder: &Path, data: &Path, model: &str, name: &str, flags: &[&str]) -> Run {
+    Everburn::new(folder, ["train", model, "--run-dir", name])
+        .args(flags)
+        .env("EVERBURN_DATA_DIR", data)
+        .start()
+        .with_deadline(PATIENCE)
+        .wait()
+        .succeeded();
+    Run::new(folder.join(name))
+}
+
 /// Trains three epochs on this many ranks to `accuracy`, and evaluates the result on one and on two.
 fn reaches(accuracy: f64, model: &str, ranks: &str) {
     let Some(mnist) = data_folder("mnist", "training on the whole of MNIST") else {
@@ -16,15 +28,8 @@ fn reaches(accuracy: f64, model: &str, ranks: &str) {
     };
     let data = mnist.parent().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let arguments = ["train", model, "--epochs", "3", "--ranks", ranks];
-    Everburn::new(folder.path(), arguments)
-        .args(["--run-dir", "run"])
-        .env("EVERBURN_DATA_DIR", data)
-        .start()
-        .with_deadline(PATIENCE)
-        .wait()
-        .succeeded();
-    let run = Run::new(folder.path().join("run"));
+    let flags = ["--epochs", "3", "--ranks", ranks];
+    let run = train(folder.path(), data, model, "run", &flags);
     let report = run.report();
     assert_eq!(report["dataset"], "mnist", "{report:#}");
     assert_eq!(report["test_samples"], 10_000, "{report:#}");
@@ -58,21 +63,6 @@ fn long_alone_and_on_two_and_four_ranks() {
     }
 }
 
-/// Trains the small net on two ranks as `flags` say; the report.
-fn two_ranks(folder: &Path, data: &Path, name: &str, flags: &[&str]) -> Run {
-    Everburn::new(
-        folder,
-        ["train", "mnist", "--ranks", "2", "--run-dir", name],
-    )
-    .args(flags)
-    .env("EVERBURN_DATA_DIR", data)
-    .start()
-    .with_deadline(PATIENCE)
-    .wait()
-    .succeeded();
-    Run::new(folder.join(name))
-}
-
 /// Trains with compressed gradients, each hook with the most that it may send, and in half precision.
 #[expect(
     clippy::print_stdout,
@@ -84,11 +74,15 @@ fn keep_the_accuracy(hooks: &[(&str, f64)], precisions: &[&str]) {
     };
     let data = mnist.parent().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let plain = two_ranks(folder.path(), data, "plain", &[]);
+    let two_ranks = |name: &str, flags: &[&str]| {
+        let flags = [&["--ranks", "2"], flags].concat();
+        train(folder.path(), data, "mnist", name, &flags)
+    };
+    let plain = two_ranks("plain", &[]);
     let lost = |run: &Run| plain.number("test_accuracy") - run.number("test_accuracy");
     for (hook, most_bytes) in hooks {
         let flags = ["--communication-hook", hook];
-        let run = two_ranks(folder.path(), data, hook, &flags);
+        let run = two_ranks(hook, &flags);
         let bytes = run.number("gradient_bytes") / plain.number("gradient_bytes");
         let lost = lost(&run);
         println!("{hook}: {lost:+.4} of accuracy lost, {bytes:.3} of the bytes");
@@ -97,7 +91,7 @@ fn keep_the_accuracy(hooks: &[(&str, f64)], precisions: &[&str]) {
     }
     for precision in precisions {
         let flags = ["--precision", precision];
-        let run = two_ranks(folder.path(), data, &format!("in-{precision}"), &flags);
+        let run = two_ranks(&format!("in-{precision}"), &flags);
         let lost = lost(&run);
         println!("{precision}: {lost:+.4} of accuracy lost");
         assert!(lost.abs() <= 0.003, "{precision} is {lost} off");

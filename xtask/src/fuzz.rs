@@ -234,12 +234,7 @@ mod tests {
         };
         let refused = run(&options).unwrap_err();
         assert!(refused.to_string().contains("`stores`"));
-        assert!(
-            refused
-                .help()
-                .unwrap()
-                .to_string()
-                .contains("store_requests")
-        );
+        let help = refused.help().unwrap().to_string();
+        assert!(help.contains("store_requests"), "{help}");
     }
 }

@@ -36,59 +36,41 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Train a model, as in `train mnist --ranks 2` (`train --help` for all flags)
-    #[command(disable_help_flag = true)]
     Train(PassthroughArguments),
     /// Evaluate a run's model on the test set, as in `eval runs/a`
-    #[command(disable_help_flag = true)]
     Eval(PassthroughArguments),
     /// Write what a run's model predicts, as in `predict runs/a --output predictions.jsonl`
-    #[command(disable_help_flag = true)]
     Predict(PassthroughArguments),
     /// Generate text with a run's model, as in `generate runs/a --prompt "To be"`
-    #[command(disable_help_flag = true)]
     Generate(PassthroughArguments),
     /// Write a run's model for PyTorch, as in `export runs/a --to pytorch`
-    #[command(disable_help_flag = true)]
     Export(PassthroughArguments),
     /// Make a run of PyTorch's weights, as in `import weights.pt mnist --run-dir runs/a`
-    #[command(disable_help_flag = true)]
     Import(PassthroughArguments),
     /// Draw a pipeline's schedule, as in `simulate --schedule 1f1b --pipeline 4 --micro-batches 8`
-    #[command(disable_help_flag = true)]
     Simulate(PassthroughArguments),
     /// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`
-    #[command(disable_help_flag = true)]
     Verify(PassthroughArguments),
     /// Check the record of a run and replay steps of it, as in `audit runs/a --from 100 --to 200 --ranks 2`
-    #[command(disable_help_flag = true)]
     Audit(PassthroughArguments),
     /// Train again and again while ranks are killed, stopped and cut off, as in `soak --runs 50`; or simulate that
     /// with many ranks in one process, without a model, as in `soak --simulate 1024 --faults 50 --seed 7`
-    #[command(disable_help_flag = true)]
     Soak(PassthroughArguments),
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
-    #[command(disable_help_flag = true)]
     Bench(PassthroughArguments),
     /// Train for some steps and say where their time goes, as in `bottleneck mnist --ranks 2 --steps 50`
-    #[command(disable_help_flag = true)]
     Bottleneck(PassthroughArguments),
     /// Monitor a run, as in `monitor runs/a` or `monitor gpu-1:7000`
-    #[command(disable_help_flag = true)]
     Monitor(PassthroughArguments),
     /// Make a run's report, as in `report runs/a`: one HTML file with curves, ranks, events and results
-    #[command(disable_help_flag = true)]
     Report(PassthroughArguments),
     /// Lay runs side by side, as in `compare runs/a runs/b --html both.html`
-    #[command(disable_help_flag = true)]
     Compare(PassthroughArguments),
     /// Serve a store by itself, as in `store --listen 127.0.0.1:0 --open`, until Ctrl-C or SIGTERM
-    #[command(disable_help_flag = true)]
     Store(PassthroughArguments),
     /// Tokenize text of any size for `train`, as in `tokenize corpus/ --tokenizer tokenizer.json --output tokens`
-    #[command(disable_help_flag = true)]
     Tokenize(PassthroughArguments),
     /// List the devices that ranks can use
-    #[command(disable_help_flag = true)]
     Devices(PassthroughArguments),
     /// Run all tests; arguments are handed to `cargo test`
     Test {
@@ -96,8 +78,12 @@ enum Command {
         /// else in a virtual environment that is made once, outside the repository
         #[arg(long)]
         with_torch: bool,
-        #[command(flatten)]
-        args: PassthroughArguments,
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGUMENTS"
+        )]
+        args: Vec<OsString>,
     },
     /// Run everything that CI runs: format, repository's rules, lints, documents, tests
     Check {
@@ -116,7 +102,6 @@ enum Command {
     GpuCheck(gpu_check::Options),
     /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between
     /// ranks
-    #[command(disable_help_flag = true)]
     Doctor(PassthroughArguments),
     /// Check the repository's own rules (part of `check`)
     Tidy,
@@ -124,8 +109,9 @@ enum Command {
     Release(release::Options),
 }
 
-/// Arguments passed through to another program.
+/// Arguments passed through to another program, which has help of its own.
 #[derive(Args)]
+#[command(disable_help_flag = true)]
 struct PassthroughArguments {
     #[arg(
         trailing_var_arg = true,
@@ -174,11 +160,11 @@ fn run() -> miette::Result<ExitCode> {
         Command::Test {
             with_torch: false,
             args,
-        } => check::test(&args.arguments),
+        } => check::test(&args),
         Command::Test {
             with_torch: true,
             args,
-        } => check::test_with_torch(&args.arguments),
+        } => check::test_with_torch(&args),
         Command::Check { keep_going, long } => check::check(keep_going, long),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::GpuCheck(options) => gpu_check::run(&options),
@@ -233,11 +219,7 @@ mod tests {
             else {
                 panic!("not test")
             };
-            assert_eq!(
-                (with_torch, args.arguments.len()),
-                (wanted, handed_on),
-                "{line}"
-            );
+            assert_eq!((with_torch, args.len()), (wanted, handed_on), "{line}");
         }
     }
 }

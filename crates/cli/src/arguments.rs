@@ -199,6 +199,20 @@ pub(crate) struct TrainArguments {
     pub(crate) pipeline: Option<usize>,
 }
 
+#[cfg(test)]
+impl TrainArguments {
+    /// What follows `train` in a command line.
+    pub(crate) fn of(words: &str) -> Self {
+        let words = ["everburn", "train"]
+            .into_iter()
+            .chain(words.split_whitespace());
+        match Arguments::parse_from(words).command {
+            Command::Train(arguments) => *arguments,
+            other => panic!("another command: {other:?}"),
+        }
+    }
+}
+
 /// The keys of `[text]` that have flags.
 #[derive(Args)]
 #[command(next_help_heading = "Text")]

@@ -281,11 +281,8 @@ mod tests {
             help(&shown)
         );
         let error = results(&run, &[]).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("there are no recordings of ranks in")
-        );
+        let none = "there are no recordings of ranks in";
+        assert!(error.to_string().contains(none), "{error}");
         assert!(error.help().unwrap().to_string().contains(&profiled));
         std::fs::create_dir(run.join(FOLDER)).unwrap();
         let of_run = help(&shown);

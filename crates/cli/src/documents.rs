@@ -118,21 +118,14 @@ fn command_lines_of_the_documents_are_taken() {
 #[test]
 fn words_that_the_program_does_not_know_are_found() {
     let fault = |line: &str| words(line).and_then(|words| fault(&words));
-    assert!(
-        fault("everburn train mnist --rank 2")
-            .unwrap()
-            .contains("--rank")
-    );
-    assert!(
-        fault("A=1 everburn trian mnist &")
-            .unwrap()
-            .contains("trian")
-    );
-    assert!(
-        fault("everburn train mnist --ranks 0 # none")
-            .unwrap()
-            .contains("--ranks 0")
-    );
+    for (line, unknown) in [
+        ("everburn train mnist --rank 2", "--rank"),
+        ("A=1 everburn trian mnist &", "trian"),
+        ("everburn train mnist --ranks 0 # none", "--ranks 0"),
+    ] {
+        let fault = fault(line).unwrap();
+        assert!(fault.contains(unknown), "{fault}");
+    }
     assert_eq!(fault("srun -n 2 everburn train mnist | tee log"), None);
     assert_eq!(words("everburn = { path = \"../everburn\" }"), None);
     let page = "```sh\neverburn train \\\n  mnist\n```\neverburn eval\n```rust\nlet x;\n```\n";

@@ -35,16 +35,13 @@ fn default_in(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<P
 
 #[cfg(test)]
 mod tests {
+    use everburn_tests::lookup;
+
     use super::*;
 
     #[test]
     fn the_users_cache_is_used_unless_the_environment_names_another_folder() {
-        let folder = |set: &'static [(&str, &str)]| {
-            default_in(|name| {
-                let found = set.iter().find(|(known, _)| *known == name);
-                found.map(|(_, value)| value.into())
-            })
-        };
+        let folder = |set: &[(&str, &str)]| default_in(|name| Some(lookup(set)(name)?.into()));
         assert_eq!(folder(&[]), None);
         assert_eq!(
             folder(&[("HOME", "/home/ada")]),

@@ -173,14 +173,12 @@ pub(crate) fn serve(
         monitor,
         prometheus,
     } = &arguments.monitoring;
-    let monitors = match monitor {
-        Some(address) => Some(MonitorServer::start(address, run.path(), &token)?),
-        None => None,
-    };
-    let figures = match prometheus {
-        Some(address) => Some(PrometheusServer::start(address, run.path(), &token)?),
-        None => None,
-    };
+    let monitors = monitor.as_deref();
+    let monitors = monitors.map(|address| MonitorServer::start(address, run.path(), &token));
+    let monitors = monitors.transpose()?;
+    let figures = prometheus.as_deref();
+    let figures = figures.map(|address| PrometheusServer::start(address, run.path(), &token));
+    let figures = figures.transpose()?;
     if let Some(server) = &monitors {
         let address = server.address();
         say!("monitors with the job's token can connect to {address}");

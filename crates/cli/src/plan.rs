@@ -142,17 +142,10 @@ fn limit_threads(config: &RunConfig) -> Result<(), CliError> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-    use crate::arguments::{Arguments, Command};
 
     fn memory(line: &str) -> Option<u64> {
-        let words = ["everburn", "train"].into_iter().chain(line.split(' '));
-        let Command::Train(arguments) = Arguments::parse_from(words).command else {
-            panic!("{line}");
-        };
-        memory_of_a_rank(&RunConfig::resolve(&arguments, None).unwrap())
+        memory_of_a_rank(&RunConfig::resolve(&TrainArguments::of(line), None).unwrap())
     }
 
     #[test]

@@ -165,22 +165,15 @@ pub(crate) fn join_with_heartbeat(
     let meeting = environment.rendezvous_telling(options.timeout, on_wait)?;
     let store = meeting.store.clone();
     let group = ProcessGroup::connect(meeting, options)?;
-    let options = heartbeat_options(config).filter(|_| group.world_size() > 1);
-    let Some(options) = options else {
-        return Ok((group, None, store));
-    };
-    let heartbeat =
-        HeartbeatMonitor::start(store.clone(), group.rank(), group.world_size(), options);
-    match heartbeat {
-        Ok(heartbeat) => {
-            heartbeat.follow(&group);
-            Ok((group, Some(heartbeat), store))
-        }
-        Err(error) => {
-            tracing::warn!("no heartbeat monitor: {error}");
-            Ok((group, None, store))
-        }
-    }
+    let (rank, world_size) = (group.rank(), group.world_size());
+    let options = heartbeat_options(config).filter(|_| world_size > 1);
+    let heartbeat = options.and_then(|options| {
+        HeartbeatMonitor::start(store.clone(), rank, world_size, options)
+            .inspect(|heartbeat| heartbeat.follow(&group))
+            .inspect_err(|error| tracing::warn!("no heartbeat monitor: {error}"))
+            .ok()
+    });
+    Ok((group, heartbeat, store))
 }
 
 /// Prepares the process of a rank that trains: its share of the cores, and what a signal does until it has joined. `undo`

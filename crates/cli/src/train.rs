@@ -265,18 +265,13 @@ fn load_as_rank(
     let mut task = config.task()?;
     let loaded = load_data(config, arguments, &mut *task, ours)?;
     if !ours {
-        check_of_rank(config, rank)?;
+        let gpus = devices::check(&config.ranks.devices, config.ranks.ranks)?;
+        if let (0, Some(gpus)) = (rank, gpus) {
+            say!("{gpus}");
+        }
+        gradient_backend::check(config)?;
     }
     Ok((task, loaded))
-}
-
-/// What our launcher checks before it starts ranks.
-fn check_of_rank(config: &RunConfig, rank: usize) -> Result<(), CliError> {
-    let gpus = devices::check(&config.ranks.devices, config.ranks.ranks)?;
-    if let (0, Some(gpus)) = (rank, gpus) {
-        say!("{gpus}");
-    }
-    gradient_backend::check(config)
 }
 
 /// From here on a signal stops the training after the present step, with a word. Our launcher has its own.

@@ -368,10 +368,7 @@ fn help_with_weights(error: CliError, set: &[String]) -> CliError {
              restore that code"
         }
     };
-    CliError::Usage {
-        message: error.to_string(),
-        help: Some(help.to_owned()),
-    }
+    CliError::usage_with_help(error.to_string(), help)
 }
 
 /// Removes the result of an earlier command.

@@ -22,9 +22,9 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
 }
 
 #[test]
-fn each_house_has_its_price_on_any_number_of_ranks() {
+fn each_house_has_its_price_on_any_number_of_ranks_and_those_of_another_table_are_tested() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let run = folder.join("table-predict");
+    let (run, other) = (folder.join("table-tested"), folder.join("other.csv"));
     assert!(train(&run, &[]));
     let predicted = |ranks: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_table"));
@@ -39,13 +39,7 @@ fn each_house_has_its_price_on_any_number_of_ranks() {
     let (alone, together) = (predicted("1"), predicted("2"));
     assert!(alone.len() > 100 && alone.len() == together.len());
     assert!(alone.iter().zip(together).all(|(one, other)| (one - other).abs() < 0.1));
-}
 
-#[test]
-fn a_trained_model_is_tested_on_another_table() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (run, other) = (folder.join("table-tested"), folder.join("other.csv"));
-    assert!(train(&run, &[]));
     let houses = include_str!("../houses.csv").lines().take(51);
     std::fs::write(&other, houses.collect::<Vec<_>>().join("\n")).expect("a table can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_table"));

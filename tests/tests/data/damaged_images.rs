@@ -151,14 +151,12 @@ fn a_damaged_test_image_costs_no_training() {
         damage_pixels(&image);
         let ended = train(here, "stripes", run).args(ranks).run();
         assert_eq!(ended.code(), 1, "{ended}");
-        for said in [
+        ended.warns([
             "01.png is damaged, or no image",
             "put a readable image in its place",
             "model.safetensors of the run directory has what was learned",
             "train --resume --run-dir",
-        ] {
-            assert!(ended.stderr.contains(said), "{said}: {ended}");
-        }
+        ]);
         std::fs::write(&image, &sound).unwrap();
         let eval = Everburn::new(here, ["eval", run, "--ranks", "1"]).succeed();
         eval.prints([" of 6)"]);

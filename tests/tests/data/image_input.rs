@@ -5,8 +5,8 @@ use std::path::Path;
 use everburn_tests::{Ended, Everburn, Run, json_lines};
 use serde_json::{Value, json};
 
-use super::image_folders::draw;
 use super::kinds::write_cifar;
+use super::pretrained_images::stripes;
 
 /// A small vision transformer, and a small ResNet.
 const VIT: &str =
@@ -58,11 +58,6 @@ fn there_and_back(here: &Path, run: &str) -> [Value; 2] {
         let text = std::fs::read(here.join(&folder).join(file)).unwrap();
         serde_json::from_slice(&text).unwrap()
     })
-}
-
-fn stripes(here: &Path) {
-    draw(&here.join("stripes/train"), 20);
-    draw(&here.join("stripes/val"), 3);
 }
 
 #[test]

@@ -79,9 +79,7 @@ fn a_decoder_trains_on_files_of_tokens_on_any_ranks_goes_on_and_writes() {
 
     // On from a checkpoint, on another number of ranks.
     train(here, "run", &["--steps", "5", "--ranks", "2"]).succeeded();
-    let again = ["train", "--resume", "--run-dir", "run", "--steps", "8"];
-    let again = Everburn::new(here, again).args(["--ranks", "1"]);
-    again.succeed();
+    Everburn::line(here, "train --resume --run-dir run --steps 8 --ranks 1").succeed();
     assert_eq!(hashes(here, "run"), whole);
     let config = Run::new(here.join("run")).text("config.toml");
     for words in ["[text.shards]", "vocabulary = 300", "tokenizer_hash"] {

@@ -3,7 +3,7 @@
 use everburn_tests::{AssertContains, DEADLINE, Everburn, Process, holds_within};
 use rustix::process::Signal;
 
-use crate::{shares_memory, told_of, train};
+use crate::{shares_memory, train};
 
 /// The names of the threads of a process that lives, as far as the system keeps them: 15 characters.
 fn threads(process: Process) -> Vec<String> {
@@ -36,7 +36,7 @@ fn ranks_reach_each_other_as_they_are_told_and_find_one_that_is_stopped() {
     let second = job.rank(1);
     second.signal(Signal::STOP);
     assert!(!shares_memory(second), "{}", job.output());
-    let told = told_of(second, "cmdline");
+    let told = second.file("cmdline");
     told.assert_contains(["--backend host", "--heartbeat-timeout 1"]);
     let ended = job.wait();
     ended.failed_with(76, &["rank 1 stalled", "no heartbeat"]);

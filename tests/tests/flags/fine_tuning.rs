@@ -14,9 +14,8 @@ const SMALL: &str = "model = \"gpt-nano\"\n\
     [training]\nbatch_size = 8\nvalidation_samples = 8\nlog_every = 1\nepochs = 2\n";
 
 fn train(folder: &Path, run: &str, flags: &[&str]) -> Run {
-    let train = ["train", "--config", "small.toml", "--run-dir", run];
-    let train = Everburn::new(folder, train).args(flags);
-    train.succeed();
+    let train = format!("train --config small.toml --run-dir {run}");
+    Everburn::line(folder, train).args(flags).succeed();
     Run::new(folder.join(run))
 }
 
@@ -61,15 +60,19 @@ fn tensors_of(file: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
         .collect()
 }
 
-/// A tensor of two dimensions as rows of numbers.
-fn rows((shape, bytes): &(Vec<usize>, Vec<u8>)) -> Vec<Vec<f64>> {
+/// The numbers of a tensor.
+fn numbers(bytes: &[u8]) -> Vec<f64> {
     let numbers = bytes.chunks_exact(4);
     let numbers = numbers.map(|four| f64::from(f32::from_le_bytes(four.try_into().unwrap())));
-    let numbers = numbers.collect::<Vec<_>>();
+    numbers.collect()
+}
+
+/// A tensor of two dimensions as rows of numbers.
+fn rows((shape, bytes): &(Vec<usize>, Vec<u8>)) -> Vec<Vec<f64>> {
     let [_, width] = shape[..] else {
         panic!("{shape:?} has other dimensions than two")
     };
-    numbers.chunks(width).map(<[f64]>::to_vec).collect()
+    numbers(bytes).chunks(width).map(<[f64]>::to_vec).collect()
 }
 
 fn test_loss(folder: &Path, run: &str, flags: &[&str]) -> f64 {
@@ -259,11 +262,6 @@ fn learning_rates_fall_from_layer_to_layer() {
         &[&one[..], &["--layer-decay", "0.5"]].concat(),
     );
     let [base, even, falling] = ["base", "even", "falling"].map(|run| tensors(here, run));
-    let numbers = |bytes: &[u8]| {
-        let numbers = bytes.chunks_exact(4);
-        let numbers = numbers.map(|four| f64::from(f32::from_le_bytes(four.try_into().unwrap())));
-        numbers.collect::<Vec<_>>()
-    };
     for (name, factor) in [
         ("wte.weight", 0.125),
         ("layers.0.attention.q.weight", 0.25),

@@ -3,11 +3,9 @@
 use std::io::{Read, Write};
 
 use everburn_tests::{
-    AssertContains, DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within, skip_missing,
+    AssertContains, DEADLINE, Everburn, Run, TOKEN, Terminal, binary, holds_within,
 };
 use rustix::process::Signal;
-
-use crate::told_of;
 
 #[test]
 fn who_knows_the_jobs_token_can_look_on_over_the_network() {
@@ -35,7 +33,7 @@ fn who_knows_the_jobs_token_can_look_on_over_the_network() {
     assert!(seen, "{}", monitor.output());
 
     // What is no part of the configuration is said to each rank.
-    let line = told_of(job.rank(1), "cmdline");
+    let line = job.rank(1).file("cmdline");
     line.assert_contains(["--kernel-cache kernels", "--no-dashboard"]);
     assert!(!line.contains(TOKEN), "{line}");
     job.signal(Signal::INT);
@@ -103,8 +101,7 @@ fn prometheus_reads_the_figures_of_a_run_with_its_credential() {
 #[test]
 fn without_a_dashboard_a_terminal_shows_plain_lines() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(terminal) = Terminal::open(folder.path()) else {
-        skip_missing("--no-dashboard", "there is no tmux", "tmux");
+    let Some(terminal) = Terminal::open_or_skip(folder.path(), "--no-dashboard") else {
         return;
     };
     let program = std::path::absolute(binary()).unwrap();

@@ -44,14 +44,7 @@ fn are_near(left: &[f64], right: &[f64]) -> bool {
     left.len() == right.len() && pairs.all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs())
 }
 
-/// What the system says of a rank that lives, in a file of `/proc/PID`.
-fn told_of(process: Process, file: &str) -> String {
-    let path = format!("/proc/{}/{file}", process.pid.as_raw_nonzero());
-    let text = std::fs::read(path).unwrap_or_default();
-    String::from_utf8_lossy(&text).replace('\0', " ")
-}
-
 /// Whether a rank has memory in common with others of its machine.
 fn shares_memory(process: Process) -> bool {
-    told_of(process, "maps").contains("memfd:everburn")
+    process.file("maps").contains("memfd:everburn")
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port};
+use everburn_tests::{Ended, Everburn, Run};
 
 use super::{of_srun, three_steps, two_ranks};
 
@@ -43,23 +43,18 @@ fn a_resume_takes_the_weights_of_its_run_unopened_and_refuses_others() {
         }
     };
     refused_on_rank_0(resumed("other.pt"), refusal);
-    let (folder, _) = two_ranks(resumed("a"), of_srun);
+    let (folder, ended) = two_ranks(resumed("a"), of_srun);
+    let _ = ended.map(Ended::succeeded);
     let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["world_size"], 2, "{report:#}");
 }
 
 fn refused_on_rank_0(command: impl Fn(&Path) -> Everburn, told: &str) {
-    let ended = on_a_free_port(|port| {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), "").unwrap();
-        let jobs = [0, 1].map(|rank| {
-            let command = command(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
-            command.envs(of_srun(rank, port)).start()
-        });
-        let ended = jobs.map(Job::wait);
-        (!ended.iter().any(Ended::lost_the_port)).then_some(ended)
-    });
-    let [first, second] = ended;
+    let beside_a_file = |folder: &Path| {
+        std::fs::write(folder.join("file"), "").unwrap();
+        command(folder)
+    };
+    let (_, [first, second]) = two_ranks(beside_a_file, of_srun);
     first.failed_with(2, &[told]);
     second.failed_with(2, &["rank 0 cannot begin", told]);
 }

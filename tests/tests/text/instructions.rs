@@ -4,7 +4,7 @@ use std::path::Path;
 
 use everburn_tests::{Everburn, Run, json_lines};
 
-/// Questions with their answers, as lines of JSON: two in each conversation, or one by itself.
+/// Questions with their answers, as lines of JSON: two in each conversation, or one by itself; and what learns them.
 fn questions(folder: &Path, messages: bool) -> [(&'static str, &'static str); 3] {
     let pairs = [("one", "uno"), ("two", "dos."), ("three", "tres!!")];
     let said = |(question, answer)| {
@@ -24,6 +24,7 @@ fn questions(folder: &Path, messages: bool) -> [(&'static str, &'static str); 3]
     };
     let lines = (0..40).map(|index| format!("{}\n", line(index)));
     std::fs::write(folder.join("lines.jsonl"), lines.collect::<String>()).unwrap();
+    std::fs::write(folder.join("answering.toml"), ANSWERING).unwrap();
     pairs
 }
 
@@ -38,7 +39,6 @@ const ANSWERING: &str = "model = \"gpt-nano\"\n\
 fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversation() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    std::fs::write(here.join("answering.toml"), ANSWERING).unwrap();
     let pairs = questions(here, true);
     let train = |name: &str, flags: &[&str]| {
         let train = ["train", "--config", "answering.toml", "--run-dir", name];
@@ -106,11 +106,9 @@ fn a_model_learns_answers_on_any_number_of_ranks_and_gives_them_in_a_conversatio
 fn completions_without_roles_are_learned_and_several_texts_are_written_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    std::fs::write(here.join("answering.toml"), ANSWERING).unwrap();
     let pairs = questions(here, false);
-    let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
-    let train = Everburn::new(here, train).args(["--epochs", "30"]);
-    train.succeed();
+    let train = "train --config answering.toml --run-dir run --epochs 30";
+    Everburn::line(here, train).succeed();
     let input = pairs.map(|(question, _)| question).join("\n");
     let ended = Everburn::line(here, "chat run --temperature 0 --tokens 40")
         .input(&input)
@@ -163,11 +161,9 @@ fn completions_without_roles_are_learned_and_several_texts_are_written_at_once()
 fn prompts_and_instructions_that_cannot_be_used_are_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    std::fs::write(here.join("answering.toml"), ANSWERING).unwrap();
     questions(here, false);
-    let train = ["train", "--config", "answering.toml", "--run-dir", "run"];
-    let train = Everburn::new(here, train).args(["--steps", "1"]);
-    train.succeed();
+    let train = "train --config answering.toml --run-dir run --steps 1";
+    Everburn::line(here, train).succeed();
     let refused = |line: &str, messages: &[&str]| {
         Everburn::line(here, line).refused(messages);
     };

@@ -1,15 +1,14 @@
 //! What is refused: weights of other models, damaged files, and outputs that cannot be written.
 
-use std::path::Path;
-
 use everburn_tests::Everburn;
+
+use super::run_of_mlp;
 
 #[test]
 fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let begun = Everburn::train(here, "mlp").args(["--epochs", "1", "--run-dir", "a"]);
-    begun.succeed();
+    run_of_mlp(here, "--epochs 1");
     let weights = [
         "a/model.safetensors",
         "a/checkpoints/epoch-0001/model.safetensors",
@@ -35,7 +34,7 @@ fn a_run_of_another_model_is_refused_by_its_model_before_its_weights_are_read() 
 fn weights_of_another_model_are_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    run_of_mlp(here);
+    run_of_mlp(here, "--steps 1");
     Everburn::line(here, "export a --to pytorch --output mlp.pt").succeed();
     let messages = [
         "the weights in",
@@ -53,26 +52,16 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     assert!(!here.join("runs").exists());
 }
 
-/// A run `a` of one step of `mlp`.
-fn run_of_mlp(here: &Path) {
-    let ended = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", "a"]);
-    ended.succeed();
-}
-
 #[test]
 fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    run_of_mlp(here);
-    let which = Everburn::new(here, ["export", "a"]).run();
-    which.failed_with(
-        2,
-        &[
-            "export to which format?",
-            "--to pytorch",
-            "--to hugging-face",
-        ],
-    );
+    run_of_mlp(here, "--steps 1");
+    Everburn::new(here, ["export", "a"]).refused(&[
+        "export to which format?",
+        "--to pytorch",
+        "--to hugging-face",
+    ]);
     Everburn::new(here, ["export", "a", "--output", "named.pth"]).succeed();
     assert!(here.join("named.pth").is_file());
     // The name is a habit of PyTorch's examples.
@@ -109,7 +98,7 @@ fn files_of_weights_are_known_by_their_endings_in_letters_of_either_case() {
 fn what_is_in_the_place_of_an_export_is_replaced_by_force_alone_and_a_folder_never() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    run_of_mlp(here);
+    run_of_mlp(here, "--steps 1");
     let own = here.join("weights.pt");
     std::fs::write(&own, b"of somebody else").unwrap();
     let export = ["export", "a", "--output", "weights.pt"];
@@ -119,8 +108,7 @@ fn what_is_in_the_place_of_an_export_is_replaced_by_force_alone_and_a_folder_nev
     ];
     Everburn::new(here, export).refused(&messages);
     assert_eq!(std::fs::read(&own).unwrap(), b"of somebody else");
-    let forced = Everburn::new(here, export).args(["--force"]);
-    forced.succeed();
+    Everburn::new(here, export).args(["--force"]).succeed();
     assert_ne!(std::fs::read(&own).unwrap(), b"of somebody else");
     // In the run's folder it is the run's own.
     for _ in 0..2 {
@@ -170,55 +158,15 @@ fn saved(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
     archive
 }
 
+/// What takes memory in such a file is tested where it is read.
 #[test]
-fn a_strangers_file_is_refused_and_not_a_machines_memory() {
+fn a_strangers_file_that_calls_something_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let refused = |name: &str, messages: &[&str]| {
-        let import = ["import", name, "mnist"];
-        // Far more than it needs, and far less than what these files ask for.
-        let limited = ["-c", "ulimit -v 6000000; exec \"$@\"", "sh"];
-        let import = Everburn::new(here, import).by(here, Path::new("sh"), limited);
-        import.refused(messages);
-    };
-    // `weight`, all of a storage of this many floats.
-    let tensor = |elements: i32| {
-        let elements = [&b"J"[..], &elements.to_le_bytes()].concat();
-        let parts: [&[u8]; 5] = [
-            b"X\x06\0\0\0weightctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n\
-              FloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpu",
-            &elements,
-            b"tQK\0",
-            &elements,
-            b"\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR",
-        ];
-        parts.concat()
-    };
-    // 1 MB: a list that is appended to itself, a third of a million times.
-    let list = [&b"X\x04\0\0\0list]q\0"[..], &b"h\0a".repeat(333_000)].concat();
-    // 10,000 names of one tensor of 4 MB: 40 GB, if each had its own.
-    let names = (0..10_000).flat_map(|name| format!("X\x05\0\0\0n{name:04}h\x01").into_bytes());
-    let names: Vec<u8> = [b"q\x01".to_vec(), names.collect()].concat();
-    // Of many differences the first are told, and how many there are.
-    let (one, many) = ("weight has shape [1] in the file", "and 10001 more");
-    for (name, elements, more, told) in [
-        ("list.pt", 1, list, one),
-        ("names.pt", 1_000_000, names, many),
-    ] {
-        let pickle = [&b"\x80\x02}("[..], &tensor(elements), &more, b"u."].concat();
-        let storage = vec![0; 4 * elements as usize];
-        std::fs::write(here.join(name), saved(&pickle, &storage)).unwrap();
-        refused(
-            name,
-            &["are not this model's:", "is not in the model", told],
-        );
-    }
     let pickle = b"\x80\x02cposix\nsystem\nX\x04\0\0\0trueR.";
     std::fs::write(here.join("calls.pt"), saved(pickle, &[])).unwrap();
-    refused(
-        "calls.pt",
-        &["calls.pt", "posix.system", "nothing in a file is called"],
-    );
+    let messages = ["calls.pt", "posix.system", "nothing in a file is called"];
+    Everburn::line(here, "import calls.pt mnist").refused(&messages);
 }
 
 #[test]

@@ -8,12 +8,7 @@ use serde_json::Value;
 /// The folder `gpt2` of a model of width 24 with 2 heads, to which the default of 12 heads fits too; its run is `made`.
 fn pretrained(here: &Path) {
     let size = "gpt={width=24,layers=1,heads=2,context=16,dropout=0.0}";
-    let train = ["train", "gpt2", "--tokenizer", "byte", "--set", size];
-    let few = "--data embedded --train-samples 8 --test-samples 4 --batch-size 8 --validation-samples 0 --steps 1 \
-               --run-dir made";
-    let train = Everburn::new(here, train).words(few);
-    train.succeed();
-    Everburn::line(here, "export made --to hugging-face --output gpt2").succeed();
+    super::pretrained::pretrained(here, "gpt2", size);
 }
 
 fn import(here: &Path, line: &str) -> Ended {

@@ -5,10 +5,12 @@
 use super::TextFile;
 
 /// The functions of `everburn_tests` that note a skip.
-const SKIPS: [&str; 5] = [
+const SKIPS: [&str; 7] = [
     "skip",
     "skip_missing",
     "data_folder",
+    "open_or_skip",
+    "open_sized_or_skip",
     "start_or_skip",
     "start_with_tls_or_skip",
 ];

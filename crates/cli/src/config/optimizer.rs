@@ -103,10 +103,8 @@ mod tests {
         let error = lifted(twice).unwrap_err();
         assert!(error.contains("named twice"), "{error}");
         let error = lifted("optimizer = 'sgd'").unwrap_err();
-        assert!(
-            error.contains("`optimizer = \"sgd\"` is no section"),
-            "{error}"
-        );
+        let expected = "`optimizer = \"sgd\"` is no section";
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]

@@ -1,20 +1,20 @@
 //! Tests of what a configuration becomes.
 
-use clap::Parser;
 use everburn_tests::AssertContains;
+use miette::Diagnostic;
 
 use super::*;
-use crate::arguments::{Arguments, Command};
 
-/// The arguments of `train` by these words.
-fn arguments(words: &str) -> TrainArguments {
-    let words = ["everburn", "train"]
-        .into_iter()
-        .chain(words.split_whitespace());
-    match Arguments::parse_from(words).command {
-        Command::Train(arguments) => *arguments,
-        other => panic!("another command: {other:?}"),
-    }
+/// The configuration of `train` with these words.
+fn resolved(words: &str) -> Result<RunConfig, CliError> {
+    RunConfig::resolve(&TrainArguments::of(words), None)
+}
+
+/// What `train` with these words is refused with: the message and the help.
+fn refused(words: &str) -> (String, String) {
+    let error = resolved(words).unwrap_err();
+    let help = error.help().map_or(String::new(), |help| help.to_string());
+    (error.to_string(), help)
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
     .unwrap();
     let arguments = TrainArguments {
         config: Some(path),
-        ..arguments("--learning-rate 0.25")
+        ..TrainArguments::of("--learning-rate 0.25")
     };
     let config = RunConfig::resolve(&arguments, None).unwrap();
     assert_eq!(config.model, "mnist-bn");
@@ -48,17 +48,16 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
 
 #[test]
 fn a_preset_wins_over_the_defaults() {
-    let config = RunConfig::resolve(&arguments("mnist-bn"), None).unwrap();
+    let config = resolved("mnist-bn").unwrap();
     assert_eq!(config.training.schedule, everburn_train::LrSchedule::Cosine);
 }
 
 #[test]
 fn a_learning_rate_that_the_schedule_of_a_preset_does_not_take_is_answered_with_one_that_does() {
-    let error = RunConfig::resolve(&arguments("mnist-bn --learning-rate 2"), None).unwrap_err();
+    let error = resolved("mnist-bn --learning-rate 2").unwrap_err();
     let expected = "--lr-schedule cosine takes a --learning-rate of at most 1, and this one is 2: --lr-schedule constant takes more";
     assert_eq!(error.to_string(), expected);
-    let constant = arguments("mnist-bn --learning-rate 2 --lr-schedule constant");
-    let config = RunConfig::resolve(&constant, None).unwrap();
+    let config = resolved("mnist-bn --learning-rate 2 --lr-schedule constant").unwrap();
     assert_eq!(config.training.optimizer.learning_rate, 2.0);
 }
 
@@ -70,7 +69,7 @@ fn the_resolved_configuration_repeats_itself() {
         // The preset has a warm-up.
         "mnist --warmup-steps 0",
     ] {
-        let config = RunConfig::resolve(&arguments(words), None).unwrap();
+        let config = resolved(words).unwrap();
         let path = folder.path().join("config.toml");
         std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(RunConfig::resolve(&from_file(path), None).unwrap(), config);
@@ -104,12 +103,10 @@ fn a_file_that_names_a_schedule_without_numbers_has_none_of_the_preset() {
 
 #[test]
 fn an_unknown_model_suggests_the_nearest() {
-    let error = RunConfig::resolve(&arguments("mnits"), None).unwrap_err();
-    assert_eq!(error.to_string(), "there is no model called `mnits`");
-    let help = miette::Diagnostic::help(&error).unwrap().to_string();
+    let (error, help) = refused("mnits");
+    assert_eq!(error, "there is no model called `mnits`");
     assert!(help.starts_with("did you mean `mnist`?"), "{help}");
-    let error = RunConfig::resolve(&arguments("resnet"), None).unwrap_err();
-    let help = miette::Diagnostic::help(&error).unwrap().to_string();
+    let (_, help) = refused("resnet");
     let all = "did you mean `resnet18` or `resnet50`?";
     assert!(help.starts_with(all), "{help}");
     for (name, meant) in [
@@ -117,13 +114,12 @@ fn an_unknown_model_suggests_the_nearest() {
         ("ResNet-101", "resnet50 --set resnet50.blocks=[3,4,23,3]"),
         ("resnet152", "resnet50 --set resnet50.blocks=[3,8,36,3]"),
     ] {
-        let error = RunConfig::resolve(&arguments(name), None).unwrap_err();
-        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        let (_, help) = refused(name);
         assert!(
             help.replace('\'', "").contains(&format!("`{meant}`")),
             "{help}"
         );
-        RunConfig::resolve(&arguments(meant), None).unwrap();
+        resolved(meant).unwrap();
     }
 }
 
@@ -131,8 +127,7 @@ fn an_unknown_model_suggests_the_nearest() {
 fn a_folder_in_the_place_of_a_model_is_named_as_data() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display();
-    let error = RunConfig::resolve(&arguments(&path.to_string()), None).unwrap_err();
-    let help = miette::Diagnostic::help(&error).unwrap().to_string();
+    let (_, help) = refused(&path.to_string());
     let command = format!("train resnet18 --data {path}`");
     assert!(help.contains(&command), "{help}");
 }
@@ -149,28 +144,22 @@ fn a_setting_without_its_section_is_looked_for_in_the_task_first() {
         ("resnet18 --set flowers.width=16", "`resnet18.width`"),
         ("resnet18 --set mean=[0.5,0.5,0.5]", "`data.mean`"),
     ] {
-        let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
-        let told = error.to_string();
+        let (told, _) = refused(words);
         assert!(told.ends_with(&format!("did you mean {meant}?")), "{told}");
     }
 }
 
 #[test]
 fn an_unknown_setting_leads_to_the_list_of_those_of_the_task() {
-    let error = RunConfig::resolve(&arguments("mnist --set width=16"), None).unwrap_err();
-    let told = error.to_string();
+    let (told, _) = refused("mnist --set width=16");
     let whole = "--set width=16: unknown key `width`; mnist has [data] besides [ranks], [training] and [parallel]";
     assert_eq!(told, whole);
-    let of_another = arguments("mnist --set flowers.petals=5");
-    let told = RunConfig::resolve(&of_another, None)
-        .unwrap_err()
-        .to_string();
+    let (told, _) = refused("mnist --set flowers.petals=5");
     let end = "unknown key `flowers`; mnist has [data] besides [ranks], [training] and [parallel]";
     assert!(told.ends_with(end), "{told}");
     let of_task = |model: &str, listed: &[&str]| {
         let words = format!("{model} --set width=16");
-        let error = RunConfig::resolve(&arguments(&words), None).unwrap_err();
-        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        let (_, help) = refused(&words);
         let begin = format!("the settings of {model} are data.");
         assert!(help.starts_with(&begin), "{help}");
         help.assert_contains(listed);
@@ -197,14 +186,12 @@ fn a_list_is_shown_in_brackets_where_one_value_was_given() {
         ),
         ("table --set table.hidden=64", "--set 'table.hidden=[64]'"),
     ] {
-        let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
-        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        let (error, help) = refused(words);
         assert!(help.ends_with(shown), "{error}; {help}");
         // What it advises is a list of the right type.
         let (task, _) = words.split_once(' ').unwrap();
         let advised = shown.replace('\'', "").replace(", ", ",");
-        let advised = arguments(&format!("{task} {advised}"));
-        let refused = RunConfig::resolve(&advised, None).err();
+        let refused = resolved(&format!("{task} {advised}")).err();
         let refused = refused.map_or(String::new(), |error| error.to_string());
         assert!(!refused.contains("expected a "), "{refused}");
     }
@@ -214,8 +201,7 @@ fn a_list_is_shown_in_brackets_where_one_value_was_given() {
 fn without_a_model_the_run_directory_or_the_data_say_which_is_meant() {
     let folder = tempfile::tempdir().unwrap();
     let told = |words: &str| {
-        let error = RunConfig::resolve(&arguments(words), None).unwrap_err();
-        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        let (error, help) = refused(words);
         format!("{error}; {help}")
     };
     let here = folder.path().display();
@@ -245,12 +231,12 @@ fn a_run_whose_configuration_was_emptied_is_not_resumed_with_defaults() {
     for text in ["", "[training]\nepochs = 3\n"] {
         std::fs::write(&config, text).unwrap();
         for words in [flags.clone(), format!("mlp {flags}")] {
-            let error = RunConfig::resolve(&arguments(&words), None).unwrap_err();
+            let (error, _) = refused(&words);
             let expected = format!(
                 "{} names no model, as that of every run does",
                 config.display()
             );
-            assert!(error.to_string().starts_with(&expected), "{words}: {error}");
+            assert!(error.starts_with(&expected), "{words}: {error}");
         }
     }
 }
@@ -264,7 +250,7 @@ fn an_init_skip_of_a_file_is_for_the_weights_that_it_names_or_for_any() {
         std::fs::write(&path, text).unwrap();
         let arguments = TrainArguments {
             config: Some(path.clone()),
-            ..arguments("--init-from other.safetensors")
+            ..TrainArguments::of("--init-from other.safetensors")
         };
         RunConfig::resolve(&arguments, None).unwrap().init_skip
     };
@@ -281,8 +267,7 @@ fn a_run_by_a_backend_that_is_gone_is_answered_with_the_others() {
     let config = folder.path().join("config.toml");
     std::fs::write(&config, "model = 'mlp'\n[ranks]\nbackend = 'burn'\n").unwrap();
     let words = format!("--resume --run-dir {}", folder.path().display());
-    let error = RunConfig::resolve(&arguments(&words), None).unwrap_err();
-    let error = error.to_string();
+    let (error, _) = refused(&words);
     error.assert_contains([
         "config.toml",
         "`burn`, expected one of `auto`, `host`, `nccl`",
@@ -293,7 +278,7 @@ fn a_run_by_a_backend_that_is_gone_is_answered_with_the_others() {
 fn of_a_key_that_is_set_twice_the_last_value_counts_and_is_quoted() {
     let set = |last: &str| {
         let words = format!("mnist --set training.epochs=3 --set training.{last}");
-        RunConfig::resolve(&arguments(&words), None)
+        resolved(&words)
     };
     assert_eq!(set("epochs=5").unwrap().training.epochs, 5);
     for (last, words) in [("epochs=many", "epochs"), ("epochz=5", "epochz")] {
@@ -308,8 +293,7 @@ fn of_a_key_that_is_set_twice_the_last_value_counts_and_is_quoted() {
 
 #[test]
 fn gpus_mean_one_rank_each() {
-    let arguments = arguments("mnist --gpus 2");
-    let config = RunConfig::resolve(&arguments, None).unwrap();
+    let config = resolved("mnist --gpus 2").unwrap();
     assert_eq!(config.ranks.ranks, 2);
     assert_eq!(config.ranks.devices, ["cuda:0", "cuda:1"]);
 }
@@ -317,8 +301,7 @@ fn gpus_mean_one_rank_each() {
 #[test]
 fn a_number_in_the_place_of_a_name_is_answered_as_another_name_is() {
     let told = |words: &str| {
-        let resolved = RunConfig::resolve(&arguments(words), None);
-        let configured = resolved.and_then(|config| config.task().map(drop));
+        let configured = resolved(words).and_then(|config| config.task().map(drop));
         configured.unwrap_err().to_string()
     };
     for (set, names) in [

@@ -5,18 +5,14 @@ use everburn_tests::AssertContains;
 use miette::Diagnostic;
 
 use super::*;
-use crate::arguments::{Arguments, Command};
+use crate::arguments::Arguments;
 
-fn arguments(line: &str) -> TrainArguments {
-    let words = ["everburn", "train"].into_iter().chain(line.split(' '));
-    match Arguments::parse_from(words).command {
-        Command::Train(arguments) => *arguments,
-        other => panic!("{other:?}"),
-    }
+fn configured(line: &str) -> Result<RunConfig, CliError> {
+    RunConfig::resolve(&TrainArguments::of(line), None)
 }
 
 fn resolved(line: &str) -> Result<Parallelism, CliError> {
-    let config = RunConfig::resolve(&arguments(line), None)?;
+    let config = configured(line)?;
     check(&config)?;
     resolve(&config)
 }
@@ -45,7 +41,7 @@ fn pipeline_is_short_for_a_mesh() {
 #[test]
 fn schedules_of_both_kinds_go_by_one_flag() {
     let line = "mnist --ranks 2 --pipeline 2 --pipeline-schedule gpipe --lr-schedule linear";
-    let config = RunConfig::resolve(&arguments(line), None).unwrap();
+    let config = configured(line).unwrap();
     assert_eq!(config.training.schedule, everburn_train::LrSchedule::Linear);
     assert_eq!(resolve(&config).unwrap().schedule.name(), "gpipe");
     let twice = refused("mnist --ranks 2 --pipeline 2 --schedule gpipe --pipeline-schedule 1f1b");
@@ -59,17 +55,14 @@ fn schedules_of_both_kinds_go_by_one_flag() {
 fn the_mesh_is_written_and_read_back() {
     let line =
         "mnist --ranks 4 --pipeline 2 --micro-batches 8 --pipeline-schedule zb-h1 --stages fc1";
-    let config = RunConfig::resolve(&arguments(line), None).unwrap();
+    let config = configured(line).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
     let text = toml::to_string(&config).unwrap();
     text.assert_contains(["[parallel]", "\"data=2,pipeline=2,tensor=1\"", "\"zb-h1\""]);
     std::fs::write(&path, text).unwrap();
     let again = format!("--config {}", path.display());
-    assert_eq!(
-        RunConfig::resolve(&arguments(&again), None).unwrap(),
-        config
-    );
+    assert_eq!(configured(&again).unwrap(), config);
 
     // What was cut into two may continue in another cut, or whole.
     let cut = format!("{again} --pipeline 4 --stages auto");

@@ -200,10 +200,8 @@ mod tests {
         let help = help_with_nodes(lookup(&task)).unwrap();
         let begin = "srun (Slurm) has started 4 ranks: leave --nodes out; or have it start one task per node";
         assert!(help.starts_with(begin), "{help}");
-        assert!(
-            help.contains("--node-rank $SLURM_NODEID --rendezvous"),
-            "{help}"
-        );
+        let flags = "--node-rank $SLURM_NODEID --rendezvous";
+        assert!(help.contains(flags), "{help}");
         assert_eq!(help_with_nodes(lookup(&[])), None);
     }
 }

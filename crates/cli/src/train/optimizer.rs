@@ -105,11 +105,9 @@ mod tests {
     use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
     use burn::nn::{Linear, LinearConfig};
     use burn::prelude::*;
-    use clap::Parser;
     use everburn_train::{AnyTask, Loss, Task, TaskData, TaskError};
 
     use super::*;
-    use crate::arguments::{Arguments, Command};
 
     /// A task whose schedule is its own, or the configuration's.
     struct Point {
@@ -145,10 +143,7 @@ mod tests {
     }
 
     fn checked(words: &str, own: bool) -> Result<(), CliError> {
-        let words = format!("everburn train mnist --epochs 2 --batch-size 4 {words}");
-        let Command::Train(arguments) = Arguments::parse_from(words.split(' ')).command else {
-            panic!("another command")
-        };
+        let arguments = TrainArguments::of(&format!("mnist --epochs 2 --batch-size 4 {words}"));
         let config = RunConfig::resolve(&arguments, None)?;
         let task = AnyTask::new("point", Point { own });
         let task = task.configure(&toml::Table::new())?;

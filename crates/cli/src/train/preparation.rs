@@ -41,12 +41,8 @@ pub(super) fn rank_arguments(
     if let Some(folder) = &arguments.kernels.kernel_cache {
         list.extend(["--kernel-cache".into(), folder.into()]);
     }
-    list.extend(
-        arguments
-            .ranks
-            .no_dashboard
-            .then(|| "--no-dashboard".into()),
-    );
+    let plain = arguments.ranks.no_dashboard;
+    list.extend(plain.then(|| "--no-dashboard".into()));
     list
 }
 

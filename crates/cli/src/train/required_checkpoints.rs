@@ -71,10 +71,10 @@ mod tests {
             let help = miette::Diagnostic::help(&error).unwrap().to_string();
             format!("{error}; {help}")
         };
+        let imported = told();
         assert!(
-            told().contains("has the weights of an import"),
-            "{}",
-            told()
+            imported.contains("has the weights of an import"),
+            "{imported}"
         );
         std::fs::write(run.path().join("metrics.jsonl"), "{}\n").unwrap();
         // The folder is there: that it has no checkpoint is said by who looks for the newest.

@@ -81,8 +81,14 @@ pub(crate) struct ExportArguments {
 impl ExportArguments {
     /// The format that --to names, or the ending of --output.
     fn format(&self) -> Result<ExportFormat, CliError> {
-        self.refuse_onnx()?;
-        let by_ending = self.output.as_deref().and_then(StateDictFile::of);
+        let output = self.output.as_deref();
+        if let Some(output) = output.filter(|output| StateDictFile::is_onnx(output)) {
+            return Err(CliError::usage_with_help(
+                format!("--output {}: ONNX is not written", output.display()),
+                BY_PYTORCH,
+            ));
+        }
+        let by_ending = output.and_then(StateDictFile::of);
         match (self.to, by_ending) {
             (Some(ExportFormat::Onnx), _) => Err(CliError::usage_with_help(
                 "--to onnx: ONNX is not written",
@@ -100,16 +106,6 @@ impl ExportArguments {
                     StateDictFile::endings()
                 ),
             )),
-        }
-    }
-
-    fn refuse_onnx(&self) -> Result<(), CliError> {
-        match &self.output {
-            Some(output) if StateDictFile::is_onnx(output) => Err(CliError::usage_with_help(
-                format!("--output {}: ONNX is not written", output.display()),
-                BY_PYTORCH,
-            )),
-            _ => Ok(()),
         }
     }
 

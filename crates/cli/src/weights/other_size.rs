@@ -154,10 +154,8 @@ mod tests {
     #[test]
     fn weights_of_another_size_are_told_with_what_sets_it() {
         let of_table = help("table", &[], &[]);
-        assert!(
-            of_table.contains("--config FILE takes the sizes"),
-            "{of_table}"
-        );
+        let expected = "--config FILE takes the sizes";
+        assert!(of_table.contains(expected), "{of_table}");
         assert!(!of_table.contains("config.json"), "{of_table}");
         let of_gpt = help("gpt2", &[], &[]);
         assert!(of_gpt.contains("whose config.json says them"), "{of_gpt}");

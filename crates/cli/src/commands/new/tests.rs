@@ -82,11 +82,8 @@ fn a_project_names_where_it_takes_everburn_from() {
     // A program of a checkout finds its own sources.
     assert!(matches!(Source::of_this_program(), Source::Folder(_)));
     let versions = Source::of_this_program().versions().unwrap();
-    assert!(
-        String::from_utf8(versions)
-            .unwrap()
-            .contains("name = \"burn\"")
-    );
+    let versions = String::from_utf8(versions).unwrap();
+    assert!(versions.contains("name = \"burn\""));
     let words = Source::Repository.in_words().unwrap();
     assert!(words.contains("--everburn DIR"), "{words}");
 }

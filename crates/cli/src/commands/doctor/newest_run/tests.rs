@@ -325,10 +325,7 @@ fn why_a_run_has_ended_before_its_time_is_named_until_it_is_resumed() {
         ),
     ];
     let stopped = &written(&events[..2])[0];
-    assert!(
-        stopped.contains("it did not finish: stopped on SIGINT"),
-        "{stopped}"
-    );
+    stopped.assert_contains(["it did not finish: stopped on SIGINT"]);
     assert!(!stopped.contains("current step"), "{stopped}");
     let stopped = &written(&events)[0];
     let what = "it did not finish: stopped on request after step 12";

@@ -88,10 +88,8 @@ impl Drop for Listening {
     }
 }
 
-fn tell_time(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
+fn tell_time(stream: TcpStream) -> io::Result<()> {
+    let mut stream = impatient(stream)?;
     let mut question = [0];
     while stream.read(&mut question)? > 0 {
         stream.write_all(&now_us().to_le_bytes())?;
@@ -137,7 +135,11 @@ pub(super) fn clock(rank: usize, address: &str) -> Option<ClockReport> {
 
 fn connect(address: &str) -> io::Result<TcpStream> {
     let address: SocketAddr = address.parse().map_err(io::Error::other)?;
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    impatient(TcpStream::connect_timeout(&address, PATIENCE)?)
+}
+
+/// The connection, on which nothing is waited for longer than [`PATIENCE`].
+fn impatient(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
