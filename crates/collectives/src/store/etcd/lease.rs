@@ -116,10 +116,10 @@ impl JobLease {
         std::thread::Builder::new()
             .name("everburn-etcd-lease".into())
             .spawn(renew)
-            .map_err(|error| StoreError::Unreachable {
-                address: gateway.address().to_owned(),
-                operation: CONNECT,
-                reason: format!("no thread can be started that renews the job's lease: {error}"),
+            .map_err(|error| {
+                let reason =
+                    format!("no thread can be started that renews the job's lease: {error}");
+                gateway.unreachable(CONNECT, reason)
             })?;
         Ok(Self {
             id,
@@ -132,12 +132,9 @@ impl JobLease {
 /// The lease of a job that is there, if this process may join it.
 fn lease_of(gateway: &Gateway, key: &str, seal: &Seal, job: &KeyValue) -> Result<i64, StoreError> {
     if seal.open(key.as_bytes(), &job.value) != Ok(JOB) {
-        return Err(StoreError::Unauthenticated {
-            address: gateway.address().to_owned(),
-            reason: "a job of this name is there whose secret is another (or it is an open one, or this process is): set \
-                     the same EVERBURN_JOB_TOKEN on every machine, or give another job another name"
-                .into(),
-        });
+        let reason = "a job of this name is there whose secret is another (or it is an open one, or this process is): set \
+                      the same EVERBURN_JOB_TOKEN on every machine, or give another job another name";
+        return Err(gateway.unauthenticated(reason.into()));
     }
     match job.lease {
         0 => Err(gateway.malformed(format!("its key `{key}` has no lease"))),

@@ -220,10 +220,7 @@ impl EtcdStore {
     }
 
     pub(super) fn gone(&self, operation: &'static str) -> StoreError {
-        StoreError::Unreachable {
-            address: self.gateway.address().to_owned(),
-            operation,
-            reason: GONE.trim_start_matches("; ").into(),
-        }
+        let reason = GONE.trim_start_matches("; ").into();
+        self.gateway.unreachable(operation, reason)
     }
 }
