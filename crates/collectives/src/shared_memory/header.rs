@@ -17,9 +17,9 @@ impl Layout {
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        header[12..16].copy_from_slice(&(self.ranks() as u32).to_le_bytes());
-        header[16..24].copy_from_slice(&(self.capacity() as u64).to_le_bytes());
-        header[24..32].copy_from_slice(&(self.bytes() as u64).to_le_bytes());
+        header[12..16].copy_from_slice(&(self.ranks as u32).to_le_bytes());
+        header[16..24].copy_from_slice(&(self.capacity as u64).to_le_bytes());
+        header[24..32].copy_from_slice(&(self.bytes as u64).to_le_bytes());
         header[32..].copy_from_slice(nonce);
         header
     }
@@ -41,10 +41,10 @@ impl Layout {
         let bytes = u64::from_le_bytes(array(header, 24));
         let layout =
             Self::checked(u64::from(ranks), capacity).map_err(|error| error.to_string())?;
-        if layout.bytes() as u64 != bytes {
+        if layout.bytes as u64 != bytes {
             return Err(format!(
                 "its header says {bytes} bytes, its numbers make {}",
-                layout.bytes()
+                layout.bytes
             ));
         }
         Ok(layout)

@@ -228,11 +228,11 @@ fn more_memory_than_there_is_is_refused() {
     let layout = Layout::new(1023, 1 << 19).unwrap();
     let free = everburn_record::proc::available_memory().unwrap();
     assert!(
-        free < layout.bytes() as u64,
+        free < layout.bytes as u64,
         "a machine with more than 512 GiB to spare"
     );
     let told = Segment::create(layout, NONCE).unwrap_err().to_string();
-    let bytes = layout.bytes();
+    let bytes = layout.bytes;
     let expected = format!("shared memory of {bytes} bytes could not be allocated: ");
     assert!(told.starts_with(&expected), "{told}");
     told.assert_contains(["use fewer ranks, smaller rings, or TCP"]);
@@ -283,7 +283,7 @@ fn what_is_not_the_announced_segment_is_refused() {
     said(&file, "it is no");
 
     let layout = Layout::new(2, 4096).unwrap();
-    let bytes = layout.bytes() as u64;
+    let bytes = layout.bytes as u64;
     let good = layout.header(&NONCE);
     let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
@@ -355,5 +355,5 @@ fn what_a_rank_reads_of_its_rings_is_in_one_piece_and_nobody_elses() {
     }
     assert_eq!(all.len(), 3 * ranks * (ranks - 1));
     let ends = all.last().map(|last| last + capacity);
-    assert_eq!(ends, Some(layout.bytes()));
+    assert_eq!(ends, Some(layout.bytes));
 }

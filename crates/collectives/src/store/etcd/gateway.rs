@@ -91,7 +91,7 @@ impl Gateway {
             .proxy(None)
             .max_idle_connections_per_host(IDLE_CONNECTIONS)
             .user_agent(concat!("everburn/", env!("CARGO_PKG_VERSION")));
-        let (config, advice) = match address.tls() {
+        let (config, advice) = match &address.tls {
             None => (config, ADVICE_WITHOUT_TLS),
             Some(files) => {
                 let with_files = tls::with_files(config, files);

@@ -29,7 +29,7 @@ const JOB: &[u8] = b"a job of Everburn";
 /// A job's lease, renewed until this is dropped.
 #[derive(Debug)]
 pub(super) struct JobLease {
-    id: i64,
+    pub(super) id: i64,
     is_over: Arc<AtomicBool>,
     /// The thread ends once this is dropped.
     _stop: Sender<()>,
@@ -68,10 +68,6 @@ impl JobLease {
             }
         };
         Self::renew(gateway, id)
-    }
-
-    pub(super) fn id(&self) -> i64 {
-        self.id
     }
 
     /// Whether etcd has deleted the job's keys.

@@ -202,7 +202,7 @@ impl FileStore {
             Some(file) => self.replay(operation, &mut replayed, &file)?,
             None => *replayed = Replayed::default(),
         }
-        Ok(look(replayed.values()))
+        Ok(look(&replayed.values))
     }
 
     fn write<R>(
