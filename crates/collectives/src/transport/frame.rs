@@ -75,21 +75,7 @@ pub struct Header {
     pub kind: FrameKind,
 }
 
-/// Called once when the frame has been handed to the network, or with the reason why it never
-/// will be.
-///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::transport::{Frame, FrameKind, Header, Payload, WrittenHook};
-///
-/// let hook: WrittenHook = Box::new(|result| match result {
-///     Ok(()) => println!("the frame is out"),
-///     Err(reason) => println!("the frame is lost: {reason}"),
-/// });
-/// let header = Header { group: 1, step: 0, kind: FrameKind::Leave };
-/// let frame = Frame { header, payload: Payload::from_vec(vec![1u8]), written: Some(hook) };
-/// ```
-pub type WrittenHook = Box<dyn FnOnce(Result<(), String>) + Send>;
+type WrittenHook = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// One message between two ranks of a job.
 ///
@@ -106,7 +92,7 @@ pub struct Frame {
     pub header: Header,
     /// The elements.
     pub payload: Payload,
-    /// Called when the frame is written or dropped.
+    /// Called once when the frame has been handed to the network, or with the reason why it never will be.
     pub written: Option<WrittenHook>,
 }
 

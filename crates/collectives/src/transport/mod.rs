@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use everburn_auth::Key;
-pub use frame::{Frame, FrameKind, Header, WrittenHook};
+pub use frame::{Frame, FrameKind, Header};
 pub use host_info::HostInfo;
 pub use inbox::Inbox;
 pub use payload::Payload;
