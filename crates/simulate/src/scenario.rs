@@ -382,7 +382,6 @@ impl Observer {
 
 impl Report {
     fn add_window(&mut self, sent: Traffic, time: Duration) {
-        self.windows += 1;
         self.trained += time;
         for (sum, sent) in self.training.messages.iter_mut().zip(sent.messages) {
             *sum += sent;
