@@ -199,40 +199,26 @@ mod tests {
             world_size: 3,
         };
         let same = context(&HELLO, responder);
-        let others = [
-            context(
-                &Hello {
-                    purpose: Purpose::Mesh,
-                    ..HELLO
-                },
-                responder,
-            ),
-            context(&Hello { rank: 1, ..HELLO }, responder),
-            context(
-                &Hello {
-                    world_size: 4,
-                    ..HELLO
-                },
-                responder,
-            ),
-            context(&Hello { scope: 1, ..HELLO }, responder),
-            context(&Hello { index: 0, ..HELLO }, responder),
-            context(
-                &HELLO,
-                Responder {
-                    rank: 0,
-                    ..responder
-                },
-            ),
-            context(
-                &HELLO,
-                Responder {
-                    world_size: 4,
-                    ..responder
-                },
-            ),
+        let (purpose, rank, world_size) = (Purpose::Mesh, 0, 4);
+        let hellos = [
+            Hello { purpose, ..HELLO },
+            Hello { rank, ..HELLO },
+            Hello {
+                world_size,
+                ..HELLO
+            },
+            Hello { scope: 1, ..HELLO },
+            Hello { index: 0, ..HELLO },
+        ];
+        let responders = [
+            Responder { rank, ..responder },
+            Responder {
+                world_size,
+                ..responder
+            },
         ];
         assert_eq!(same, context(&HELLO, responder));
-        assert!(others.iter().all(|other| *other != same));
+        assert!(hellos.iter().all(|it| context(it, responder) != same));
+        assert!(responders.iter().all(|it| context(&HELLO, *it) != same));
     }
 }
