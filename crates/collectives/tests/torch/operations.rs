@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use everburn_collectives::store::{PrefixStore, SharedStore, Store, StoreError};
 
-use crate::python::Script;
+use crate::python;
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -37,7 +37,7 @@ pub fn every_store(store: &SharedStore, other: &dyn Store) {
 
 /// The script's line where every operation answers as it should; `place` says where the store is.
 pub fn script_answers(place: [&str; 2], more: &[&str]) {
-    let script = Script::start("operations.py", &[&place[..], more].concat());
+    let mut script = python::start("operations.py", &[&place[..], more].concat());
     assert_eq!(script.line(), "every operation answers as it should");
     script.finish();
 }
@@ -63,9 +63,9 @@ pub fn gloo_adds_up(init_method: &str, variables: &[(&str, String)]) {
             "--rank",
             rank,
         ];
-        Script::start_with("gloo.py", &arguments, variables)
+        python::start_with("gloo.py", &arguments, variables)
     });
-    for (rank, script) in ranks.into_iter().enumerate() {
+    for (rank, mut script) in ranks.into_iter().enumerate() {
         assert_eq!(script.line(), format!("rank {rank} of 2: 2997"));
         script.finish();
     }

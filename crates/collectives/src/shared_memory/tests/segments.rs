@@ -6,12 +6,12 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::pwrite;
 
-use everburn_tests::{AssertContains, assert_matches};
+use everburn_tests::{AssertContains, assert_matches, holds_within};
 
 use super::super::layout::LINE;
 use super::super::{Address, Layout, Nonce, RingReceiver, RingSender, Segment, SegmentError};
@@ -131,20 +131,13 @@ impl Peer {
     }
 
     fn finish(mut self) {
-        let end = Instant::now() + GENEROUS;
-        while self.0.try_wait().unwrap().is_none() && Instant::now() < end {
-            // Nothing to wait on with a deadline: a process that has ended is only found by asking.
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        // Nothing to wait on with a deadline: a process that has ended is only found by asking.
+        holds_within(GENEROUS, || self.0.try_wait().unwrap().is_some());
         let _ = self.0.kill();
-        let mut told = String::new();
-        for mut pipe in [
-            Box::new(self.0.stdout.take().unwrap()) as Box<dyn std::io::Read>,
-            Box::new(self.0.stderr.take().unwrap()),
-        ] {
-            pipe.read_to_string(&mut told).unwrap();
-        }
-        assert!(self.0.wait().unwrap().success(), "{told}");
+        let output = self.0.wait_with_output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        let told = String::from_utf8_lossy(&told);
+        assert!(output.status.success(), "{told}");
         assert!(told.contains("1 passed"), "{told}");
     }
 }
