@@ -191,13 +191,7 @@ impl<'a> Collective<'a> {
         missing: Vec<usize>,
     ) -> CollectiveError {
         let key = (self.context.sequence, BOOTSTRAP);
-        for (peer, signature) in signatures.iter_mut().enumerate() {
-            if signature.is_none() {
-                let from = self.core.members[peer];
-                let part = self.core.mailbox.take_part(key, from, &[], Instant::now());
-                *signature = part.ok().map(|part| part.signature);
-            }
-        }
+        self.core.take_signatures(key, &mut signatures);
         self.late(&signatures, missing)
     }
 

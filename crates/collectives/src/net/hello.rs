@@ -2,6 +2,8 @@
 
 use everburn_auth::{CHALLENGE_BYTES, NONCE_BYTES};
 
+use crate::fields::field;
+
 pub(super) const HELLO_BYTES: usize = CLEAR_BYTES + NONCE_BYTES;
 
 pub(super) const ANSWER_BYTES: usize = 8 + CHALLENGE_BYTES;
@@ -56,7 +58,7 @@ pub(super) enum Verdict {
 
 /// A little-endian number at `at`.
 fn number(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_le_bytes(field(bytes, at))
 }
 
 impl Hello {
@@ -108,18 +110,14 @@ impl Hello {
         if rank >= world_size {
             return Err(format!("it claims to be rank {rank} of {world_size}"));
         }
-        let mut scope = [0; 8];
-        scope.copy_from_slice(&bytes[32..40]);
-        let mut nonce = [0; NONCE_BYTES];
-        nonce.copy_from_slice(&bytes[CLEAR_BYTES..]);
         let hello = Self {
             purpose,
             rank,
             world_size,
-            scope: u64::from_le_bytes(scope),
+            scope: u64::from_le_bytes(field(bytes, 32)),
             index: number(bytes, 24) as usize,
         };
-        Ok((hello, nonce))
+        Ok((hello, field(bytes, CLEAR_BYTES)))
     }
 }
 
@@ -133,13 +131,11 @@ impl Responder {
     }
 
     pub(super) fn decode(bytes: &[u8; ANSWER_BYTES]) -> (Self, [u8; CHALLENGE_BYTES]) {
-        let mut challenge = [0; CHALLENGE_BYTES];
-        challenge.copy_from_slice(&bytes[8..]);
         let responder = Self {
             rank: number(bytes, 0) as usize,
             world_size: number(bytes, 4) as usize,
         };
-        (responder, challenge)
+        (responder, field(bytes, 8))
     }
 }
 

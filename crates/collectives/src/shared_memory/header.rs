@@ -2,6 +2,7 @@
 
 use super::Layout;
 use super::segment::Nonce;
+use crate::fields::field;
 
 /// Bytes at the start of the header page that mean something.
 pub(super) const HEADER_BYTES: usize = 48;
@@ -29,16 +30,16 @@ impl Layout {
         if header[..8] != MAGIC {
             return Err("it does not begin as one".to_owned());
         }
-        let version = u32::from_le_bytes(array(header, 8));
+        let version = u32::from_le_bytes(field(header, 8));
         if version != VERSION {
             return Err(format!("it has version {version} and not {VERSION}"));
         }
         if header[32..] != *nonce {
             return Err("it belongs to another job or group (its nonce differs)".to_owned());
         }
-        let ranks = u32::from_le_bytes(array(header, 12));
-        let capacity = u64::from_le_bytes(array(header, 16));
-        let bytes = u64::from_le_bytes(array(header, 24));
+        let ranks = u32::from_le_bytes(field(header, 12));
+        let capacity = u64::from_le_bytes(field(header, 16));
+        let bytes = u64::from_le_bytes(field(header, 24));
         let layout =
             Self::checked(u64::from(ranks), capacity).map_err(|error| error.to_string())?;
         if layout.bytes as u64 != bytes {
@@ -49,10 +50,4 @@ impl Layout {
         }
         Ok(layout)
     }
-}
-
-fn array<const N: usize>(header: &[u8; HEADER_BYTES], start: usize) -> [u8; N] {
-    let mut value = [0; N];
-    value.copy_from_slice(&header[start..start + N]);
-    value
 }

@@ -45,53 +45,22 @@ fn a_process_that_does_not_reach_etcd_says_so_before_its_time_is_over() {
 
 #[test]
 fn another_member_is_asked_only_where_that_may_help() {
+    let said = |text: &str, code: u8| format!(r#"{{"error":"etcdserver: {text}","code":{code}}}"#);
+    let message = r#"{"message":"etcdserver: request timed out","code":4}"#;
+    let of_stream =
+        r#"{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}"#;
     for (status, answer, passing, part) in [
-        (
-            503,
-            r#"{"error":"etcdserver: no leader","code":14}"#,
-            true,
-            "no leader",
-        ),
-        (
-            504,
-            r#"{"message":"etcdserver: request timed out","code":4}"#,
-            true,
-            "timed out",
-        ),
-        (
-            503,
-            r#"{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}"#,
-            true,
-            "no leader",
-        ),
-        (
-            429,
-            r#"{"error":"etcdserver: too many requests","code":8}"#,
-            true,
-            "too many",
-        ),
-        (
-            400,
-            r#"{"error":"etcdserver: request is too large","code":3}"#,
-            false,
-            "--max-request-bytes",
-        ),
-        (
-            400,
-            r#"{"error":"etcdserver: user name is empty","code":3}"#,
-            false,
-            "password",
-        ),
-        (
-            404,
-            r#"{"error":"etcdserver: requested lease not found","code":5}"#,
-            false,
-            "start the job again",
-        ),
-        (404, "404 page not found", false, "3.4 or newer"),
-        (502, "<html>", true, "502"),
+        (503, said("no leader", 14), true, "no leader"),
+        (504, message.into(), true, "timed out"),
+        (503, of_stream.into(), true, "no leader"),
+        (429, said("too many requests", 8), true, "too many"),
+        (400, said("request is too large", 3), false, "max-request"),
+        (400, said("user name is empty", 3), false, "password"),
+        (404, said("requested lease not found", 5), false, "start"),
+        (404, "404 page not found".into(), false, "3.4 or newer"),
+        (502, "<html>".into(), true, "502"),
     ] {
-        let (found, text) = judged(status, answer);
+        let (found, text) = judged(status, &answer);
         assert_eq!(found, passing, "{answer}");
         assert!(text.contains(part), "{text}");
     }
