@@ -45,7 +45,7 @@ pub(super) struct Responder {
     pub(super) world_size: usize,
 }
 
-/// The acceptor's verdict on an authenticated dialer.
+/// The acceptor's verdict on an authenticated dialer; its place is its code on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
@@ -148,23 +148,18 @@ pub(super) fn context(hello: &Hello, responder: Responder) -> Vec<u8> {
 
 impl Verdict {
     pub(super) const fn encode(self) -> [u8; VERDICT_BYTES] {
-        let code: u32 = match self {
-            Self::Accepted => 0,
-            Self::WorldSizeDiffers => 1,
-            Self::Taken => 2,
-            Self::NotExpected => 3,
-        };
-        code.to_le_bytes()
+        (self as u32).to_le_bytes()
     }
 
     pub(super) fn decode(bytes: [u8; VERDICT_BYTES]) -> Result<Self, String> {
-        match u32::from_le_bytes(bytes) {
-            0 => Ok(Self::Accepted),
-            1 => Ok(Self::WorldSizeDiffers),
-            2 => Ok(Self::Taken),
-            3 => Ok(Self::NotExpected),
-            other => Err(format!("it answered with the unknown verdict {other}")),
-        }
+        use Verdict::{Accepted, NotExpected, Taken, WorldSizeDiffers};
+
+        let all = [Accepted, WorldSizeDiffers, Taken, NotExpected];
+        let known = all.into_iter().find(|known| known.encode() == bytes);
+        known.ok_or_else(|| {
+            let other = u32::from_le_bytes(bytes);
+            format!("it answered with the unknown verdict {other}")
+        })
     }
 }
 

@@ -17,6 +17,13 @@ use everburn_tests::assert_matches;
 const SHORT: Duration = Duration::from_millis(30);
 const LONG: Duration = Duration::from_secs(60);
 
+fn open_options() -> StoreOptions {
+    StoreOptions {
+        timeout: LONG,
+        ..StoreOptions::new(StoreAccess::Open)
+    }
+}
+
 /// Holds every store to its contract; `open` yields views of one and the same content.
 fn conforms(open: &dyn Fn() -> SharedStore) {
     conforms_up_to(MAX_VALUE_BYTES, open);
@@ -192,15 +199,9 @@ fn file_store_conforms() {
 #[test]
 fn tcp_store_conforms() {
     let loopback = "127.0.0.1:0".parse().unwrap();
-    let server = TcpStoreServer::bind(loopback, StoreOptions::new(StoreAccess::Open)).unwrap();
+    let server = TcpStoreServer::bind(loopback, open_options()).unwrap();
     let address = server.local_addr().to_string();
-    conforms(&|| {
-        let options = StoreOptions {
-            timeout: LONG,
-            ..StoreOptions::new(StoreAccess::Open)
-        };
-        Arc::new(TcpStore::connect(&address, options).unwrap())
-    });
+    conforms(&|| Arc::new(TcpStore::connect(&address, open_options()).unwrap()));
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl TcpStore {
             options,
             connection: SharedConnection::new(connection.answering_at_once()),
             idle: Mutex::default(),
-            nobodys_value: nobodys_value(),
+            nobodys_value: bytemuck::cast([random_u64(), random_u64()]),
         };
         // PyTorch's server waits for this when it expects a number of clients.
         let message = add_message(WORKER_COUNTER, 1);
@@ -191,14 +191,6 @@ fn values_of(
         values.push(value);
     }
     Ok(values)
-}
-
-fn nobodys_value() -> [u8; 16] {
-    let mut value = [0; 16];
-    let (left, right) = value.split_at_mut(8);
-    left.copy_from_slice(&random_u64().to_ne_bytes());
-    right.copy_from_slice(&random_u64().to_ne_bytes());
-    value
 }
 
 impl Store for TcpStore {
