@@ -121,10 +121,7 @@ pub(crate) struct RankProcess {
 impl RankProcess {
     /// Trains until the end of the job, or of this process.
     pub(crate) fn run(&self) -> Exit {
-        match self.train() {
-            Ok(()) => Exit::Finished,
-            Err(reason) => Exit::Failed(reason),
-        }
+        self.train().map_or_else(Exit::Failed, |()| Exit::Finished)
     }
 
     fn train(&self) -> Result<(), String> {
