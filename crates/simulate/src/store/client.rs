@@ -61,37 +61,37 @@ impl SimulatedStore {
         }
     }
 
-    fn to_server(&self, kind: Kind, bytes: usize) -> Message {
-        Message {
-            from: self.machine,
-            to: MACHINE,
-            connection: 2 * self.process,
+    /// Sends a request to the server, or the server's reply to one.
+    fn send(
+        &self,
+        is_reply: bool,
+        (kind, bytes): (Kind, usize),
+        arrives: impl FnOnce(&Arc<Kernel>) + Send + 'static,
+    ) {
+        let (mut from, mut to) = (self.machine, MACHINE);
+        if is_reply {
+            (from, to) = (to, from);
+        }
+        let message = Message {
+            from,
+            to,
+            connection: 2 * self.process + usize::from(is_reply),
             bytes: bytes as u64,
             kind,
-        }
-    }
-
-    fn to_client(&self, kind: Kind, bytes: usize) -> Message {
-        Message {
-            from: MACHINE,
-            to: self.machine,
-            connection: 2 * self.process + 1,
-            bytes: bytes as u64,
-            kind,
-        }
+        };
+        let server = &self.server;
+        let arrives = Box::new(arrives);
+        server.network.send(&server.kernel, &message, arrives);
     }
 
     /// Sends a request that has no reply.
     fn tell(&self, key: &str, bytes: usize, act: impl FnOnce(&StoreServer) + Send + 'static) {
         let server = self.server.clone();
-        let message = self.to_server(self.kind(key), key.len() + bytes);
         let arrives = move |kernel: &Arc<Kernel>| {
             let at = server.serve(1);
             kernel.at(at, Box::new(move |_| act(&server)));
         };
-        self.server
-            .network
-            .send(&self.server.kernel, &message, Box::new(arrives));
+        self.send(false, (self.kind(key), key.len() + bytes), arrives);
     }
 
     /// Sends a request and waits for its reply, whose bytes `size` counts.
@@ -107,21 +107,15 @@ impl SimulatedStore {
         let (slot, this) = (reply.clone(), self.clone());
         let arrives = move |kernel: &Arc<Kernel>| {
             let at = this.server.serve(keys);
-            let served = move |kernel: &Arc<Kernel>| {
+            let served = move |_: &Arc<Kernel>| {
                 let result = act(&this.server);
-                let message = this.to_client(kind, size(&result));
+                let bytes = size(&result);
                 *lock(&slot) = Some(result);
-                let replied = move |kernel: &Arc<Kernel>| kernel.wake(wait);
-                this.server
-                    .network
-                    .send(kernel, &message, Box::new(replied));
+                this.send(true, (kind, bytes), move |kernel| kernel.wake(wait));
             };
             kernel.at(at, Box::new(served));
         };
-        let message = self.to_server(kind, bytes);
-        self.server
-            .network
-            .send(&kernel, &message, Box::new(arrives));
+        self.send(false, (kind, bytes), arrives);
         kernel.block(wait, None);
         let result = lock(&reply).take();
         result.expect("only the reply wakes this thread")
@@ -166,13 +160,11 @@ impl SimulatedStore {
         let answer = {
             let this = self.clone();
             move || {
-                let message = this.to_client(kind, 1);
                 let arrived = move |kernel: &Arc<Kernel>| {
                     has_come.store(true, Ordering::Release);
                     kernel.wake(wait);
                 };
-                let network = &this.server.network;
-                network.send(&this.server.kernel, &message, Box::new(arrived));
+                this.send(true, (kind, 1), arrived);
             }
         };
         let arrives = move |kernel: &Arc<Kernel>| {
@@ -194,9 +186,7 @@ impl SimulatedStore {
             };
             kernel.at(at, Box::new(served));
         };
-        let message = self.to_server(kind, length(keys));
-        let network = &self.server.network;
-        network.send(&kernel, &message, Box::new(arrives));
+        self.send(false, (kind, length(keys)), arrives);
         kernel.block(wait, Some(kernel.now() + limit));
         if come.load(Ordering::Acquire) {
             return true;
