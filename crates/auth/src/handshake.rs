@@ -14,12 +14,9 @@ pub const PROOF_BYTES: usize = 32;
 /// The size of an acceptor's message: its nonce and its proof, in bytes.
 pub const CHALLENGE_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
 
-/// Which side a proof is of.
-#[derive(Clone, Copy)]
-enum Side {
-    Dialer,
-    Acceptor,
-}
+/// The labels of the proofs of the two sides.
+const DIALER: &[u8] = b"dialer  ";
+const ACCEPTOR: &[u8] = b"acceptor";
 
 /// The side that has made the connection and speaks first.
 #[derive(Debug)]
@@ -62,11 +59,11 @@ impl Dialer {
     /// differs. Nothing must be sent to it then.
     pub fn answer(self, challenge: &[u8; CHALLENGE_BYTES]) -> Result<[u8; PROOF_BYTES], AuthError> {
         let (theirs, proof) = challenge.split_at(NONCE_BYTES);
-        let proof_of = |side| transcript(&self.key, side, &self.nonce, theirs, &self.context);
-        proof_of(Side::Acceptor)
+        let proof_of = |label| transcript(&self.key, label, &self.nonce, theirs, &self.context);
+        proof_of(ACCEPTOR)
             .verify_slice(proof)
             .map_err(|_| AuthError::WrongSecret)?;
-        Ok(proof_of(Side::Dialer).finalize().into_bytes().into())
+        Ok(proof_of(DIALER).finalize().into_bytes().into())
     }
 }
 
@@ -93,7 +90,7 @@ impl Acceptor {
         let nonce = random()?;
         let mut challenge = [0; CHALLENGE_BYTES];
         challenge[..NONCE_BYTES].copy_from_slice(&nonce);
-        let proof = transcript(key, Side::Acceptor, theirs, &nonce, context).finalize();
+        let proof = transcript(key, ACCEPTOR, theirs, &nonce, context).finalize();
         challenge[NONCE_BYTES..].copy_from_slice(&proof.into_bytes());
         let acceptor = Self {
             key: key.clone(),
@@ -109,14 +106,7 @@ impl Acceptor {
     /// # Errors
     /// [`AuthError::WrongSecret`] when the dialer does not know the secret or the context differs.
     pub fn verify(self, proof: &[u8; PROOF_BYTES]) -> Result<(), AuthError> {
-        let expected = transcript(
-            &self.key,
-            Side::Dialer,
-            &self.theirs,
-            &self.nonce,
-            &self.context,
-        );
-        expected
+        transcript(&self.key, DIALER, &self.theirs, &self.nonce, &self.context)
             .verify_slice(proof)
             .map_err(|_| AuthError::WrongSecret)
     }
@@ -125,15 +115,11 @@ impl Acceptor {
 /// What one side proves: its label, both nonces (of fixed length) and the context, under the key.
 fn transcript(
     key: &Key,
-    side: Side,
+    label: &[u8],
     dialer: &[u8],
     acceptor: &[u8],
     context: &[u8],
 ) -> hmac::Hmac<sha2::Sha256> {
-    let label: &[u8; 8] = match side {
-        Side::Dialer => b"dialer  ",
-        Side::Acceptor => b"acceptor",
-    };
     let mut mac = key.mac();
     for part in [label, dialer, acceptor, context] {
         mac.update(part);

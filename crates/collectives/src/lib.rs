@@ -30,6 +30,7 @@
 
 mod channel;
 pub mod elastic;
+mod fields;
 pub mod group;
 pub mod heartbeat;
 #[cfg(any(test, fuzzing))]

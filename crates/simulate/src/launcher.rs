@@ -19,6 +19,9 @@ use crate::world::World;
 /// How often the launcher asks the store.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long a rank may be stopped.
+const STOPPED_LIMIT: Duration = Duration::from_millis(1500);
+
 /// The ends of processes that a launcher has not seen yet.
 #[derive(Default)]
 pub(crate) struct Machine {
@@ -82,7 +85,6 @@ impl Launcher {
         let slots = world.slots_of(machine);
         let store = SimulatedStore::connect(&world.server, process, true);
         let store: SharedStore = Arc::new(store);
-        let settings = &world.settings;
         let slot = |_| RankSlot {
             next: Next::Pause(runtime::now()),
             incarnation: 0,
@@ -92,7 +94,7 @@ impl Launcher {
             machine,
             first: slots.start,
             processes: MachineProcesses::new(store, slots.start),
-            stopped: StoppedRanks::new(settings.stopped_limit, slots.len()),
+            stopped: StoppedRanks::new(STOPPED_LIMIT, slots.len()),
             slots: slots.map(slot).collect(),
             finished: false,
         }

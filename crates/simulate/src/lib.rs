@@ -22,4 +22,4 @@ mod world;
 pub use network::{Kind, Traffic};
 pub use report::Report;
 pub use scenario::{Fault, FaultOutcome, run};
-pub use settings::{Bounds, Planted, Settings};
+pub use settings::{Planted, Settings};

@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use everburn_simulate::{Bounds, Settings, run};
+use everburn_simulate::{Settings, run};
 
 /// Simulates a job with faults, and fails where rendezvous, messages or the time after a fault exceed their bounds.
 #[derive(Parser)]
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     };
     let report = run(settings);
     println!("{report}");
-    let broken = report.broken(&Bounds::default());
+    let broken = report.broken();
     for bound in &broken {
         eprintln!("error: {bound}");
     }

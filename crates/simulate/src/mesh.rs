@@ -134,14 +134,9 @@ impl Mesh {
         let Some(rank) = state.ends.iter().position(of) else {
             return;
         };
-        let ends = state
-            .ends
-            .iter()
-            .enumerate()
-            .filter(|(peer, _)| *peer != rank);
-        let peers: Vec<(usize, usize)> = ends
-            .filter_map(|(peer, end)| Some((peer, end.as_ref()?.process)))
-            .collect();
+        let of_peer = |(peer, end): (usize, &Option<End>)| Some((peer, end.as_ref()?.process));
+        let ends = state.ends.iter().enumerate().filter_map(of_peer);
+        let peers: Vec<(usize, usize)> = ends.filter(|(peer, _)| *peer != rank).collect();
         drop(state);
         for (peer, other) in peers {
             let this = self.clone();

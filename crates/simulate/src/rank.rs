@@ -27,6 +27,9 @@ const LIVE: Duration = Duration::from_secs(1);
 const CONNECT: Duration = Duration::from_secs(10);
 const FUTILE: usize = 20;
 
+/// How long members of a broken group are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The timeout of the group's operations.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -118,10 +121,7 @@ pub(crate) struct RankProcess {
 impl RankProcess {
     /// Trains until the end of the job, or of this process.
     pub(crate) fn run(&self) -> Exit {
-        match self.train() {
-            Ok(()) => Exit::Finished,
-            Err(reason) => Exit::Failed(reason),
-        }
+        self.train().map_or_else(Exit::Failed, |()| Exit::Finished)
     }
 
     fn train(&self) -> Result<(), String> {
@@ -129,9 +129,10 @@ impl RankProcess {
         let settings = &world.settings;
         let store = SimulatedStore::connect(&world.server, self.process, false);
         let store: SharedStore = Arc::new(store);
-        let bounds = (settings.min, settings.ranks);
+        // It continues with half of the ranks.
+        let bounds = (settings.ranks.div_ceil(2), settings.ranks);
         let options = ElasticOptions {
-            patience: settings.patience,
+            patience: PATIENCE,
             node: self.slot / settings.ranks_per_machine,
             ..ElasticOptions::new(bounds, self.slot, self.incarnation)
         };

@@ -5,7 +5,16 @@ use std::time::Duration;
 
 use crate::network::{Kind, Traffic};
 use crate::scenario::FaultOutcome;
-use crate::settings::{Bounds, Settings};
+use crate::settings::Settings;
+
+/// The longest time until all ranks are connected.
+const RENDEZVOUS: Duration = Duration::from_secs(10);
+
+/// The most messages per rank and second while training.
+const MESSAGES: f64 = 20.0;
+
+/// The longest time from a fault to the next step with the right members.
+const RESOLVED: Duration = Duration::from_secs(5);
 
 /// What a simulation has found. `Display` makes the table.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,10 +31,8 @@ pub struct Report {
     pub until_formed: Traffic,
     /// The traffic of undisturbed training.
     pub training: Traffic,
-    /// How long that was, in how many windows.
+    /// How long that was.
     pub trained: Duration,
-    /// The windows.
-    pub windows: usize,
     /// The most messages per second in one window, of all ranks.
     pub busiest: f64,
     /// What became of each fault.
@@ -63,35 +70,28 @@ impl Report {
         }
     }
 
-    /// What exceeds `bounds`, in words; empty where nothing does.
+    /// What exceeds its bound, in words; empty where nothing does.
     #[must_use]
-    pub fn broken(&self, bounds: &Bounds) -> Vec<String> {
+    pub fn broken(&self) -> Vec<String> {
         let mut broken: Vec<String> = self.stuck.iter().cloned().collect();
         for (what, time) in [
             ("rendezvous", self.rendezvous),
             ("first round", self.formed),
         ] {
-            if time.is_none_or(|time| time > bounds.rendezvous) {
-                broken.push(format!(
-                    "{what}: {time:.2?}, more than {:?}",
-                    bounds.rendezvous
-                ));
+            if time.is_none_or(|time| time > RENDEZVOUS) {
+                broken.push(format!("{what}: {time:.2?}, more than {RENDEZVOUS:?}"));
             }
         }
         let messages = (self.busiest / self.ranks as f64).max(self.messages());
-        if messages >= bounds.messages {
-            let most = bounds.messages;
+        if messages >= MESSAGES {
             broken.push(format!(
-                "{messages:.1} messages per rank and second, {most} at most"
+                "{messages:.1} messages per rank and second, {MESSAGES} at most"
             ));
         }
         for outcome in &self.faults {
             let fault = &outcome.fault;
-            match outcome.resolved {
-                Some(time) if time > bounds.resolved => {
-                    broken.push(format!("{fault}: resolved after {time:.2?}"));
-                }
-                _ => {}
+            if let Some(time) = outcome.resolved.filter(|time| *time > RESOLVED) {
+                broken.push(format!("{fault}: resolved after {time:.2?}"));
             }
             if let Some(wrong) = &outcome.wrong {
                 broken.push(format!("{fault}: wrong members: {wrong}"));

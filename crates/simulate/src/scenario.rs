@@ -83,7 +83,9 @@ pub fn run(settings: Settings) -> Report {
     let process = world.kernel.add_process(0);
     let of = world.clone();
     let runs = move || {
-        observer.observe();
+        if let Err(stuck) = observer.course() {
+            lock(&observer.report).stuck = Some(stuck);
+        }
         of.kernel.end();
     };
     let started = world.kernel.spawn(process, "observer", Box::new(runs));
@@ -107,12 +109,6 @@ struct Observer {
 }
 
 impl Observer {
-    fn observe(&self) {
-        if let Err(stuck) = self.course() {
-            lock(&self.report).stuck = Some(stuck);
-        }
-    }
-
     fn course(&self) -> Result<(), String> {
         self.meet()?;
         let before = self.now();
@@ -370,19 +366,13 @@ impl Observer {
             let all = processes.all(|process| !self.world.kernel.is_alive(process));
             all.then_some(())
         };
-        match self.wait(ENDS, ended) {
-            Some(()) => Ok(()),
-            None => Err(format!(
-                "the job has not ended in {ENDS:?}: {}",
-                self.state()
-            )),
-        }
+        let ended = self.wait(ENDS, ended);
+        ended.ok_or_else(|| format!("the job has not ended in {ENDS:?}: {}", self.state()))
     }
 }
 
 impl Report {
     fn add_window(&mut self, sent: Traffic, time: Duration) {
-        self.windows += 1;
         self.trained += time;
         for (sum, sent) in self.training.messages.iter_mut().zip(sent.messages) {
             *sum += sent;

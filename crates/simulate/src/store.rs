@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use everburn_collectives::store::{HashStore, Store};
 use everburn_collectives::sync::lock;
 
 pub(crate) use self::client::SimulatedStore;
@@ -20,8 +21,6 @@ use crate::network::Network;
 const PER_REQUEST: Duration = Duration::from_micros(8);
 const PER_KEY: Duration = Duration::from_nanos(500);
 
-type Values = HashMap<String, Vec<u8>>;
-
 struct Waiter {
     keys: Vec<String>,
     cancelled: Arc<AtomicBool>,
@@ -30,7 +29,6 @@ struct Waiter {
 
 #[derive(Default)]
 struct Server {
-    values: Values,
     waiters: HashMap<u64, Waiter>,
     /// The waiters for each key that is absent.
     waited: HashMap<String, Vec<u64>>,
@@ -43,6 +41,7 @@ struct Server {
 pub(crate) struct StoreServer {
     kernel: Arc<Kernel>,
     network: Arc<Network>,
+    values: HashStore,
     server: Mutex<Server>,
 }
 
@@ -51,6 +50,7 @@ impl StoreServer {
         Arc::new(Self {
             kernel: kernel.clone(),
             network: network.clone(),
+            values: HashStore::new(),
             server: Mutex::default(),
         })
     }
@@ -60,8 +60,14 @@ impl StoreServer {
         std::mem::take(&mut lock(&self.server).longest_queue)
     }
 
-    pub(crate) fn keys(&self) -> usize {
-        lock(&self.server).values.len()
+    pub(crate) fn keys(&self) -> u64 {
+        self.values.num_keys().unwrap_or(0)
+    }
+
+    /// The first of `keys` that is not there.
+    fn absent(&self, keys: &[String]) -> Option<String> {
+        let is_absent = |key: &&String| !matches!(self.values.check(&[key.as_str()]), Ok(true));
+        keys.iter().find(is_absent).cloned()
     }
 
     /// The time at which the thread has served a request that has arrived now.
@@ -83,11 +89,7 @@ impl StoreServer {
             let Some(waiter) = server.waiters.remove(&id) else {
                 continue;
             };
-            let absent = waiter
-                .keys
-                .iter()
-                .find(|key| !server.values.contains_key(*key));
-            match absent.cloned() {
+            match self.absent(&waiter.keys) {
                 Some(absent) => {
                     server.waited.entry(absent).or_default().push(id);
                     server.waiters.insert(id, waiter);

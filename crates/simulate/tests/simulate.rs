@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use everburn_collectives::heartbeat::HeartbeatOptions;
-use everburn_simulate::{Bounds, Planted, Report, Settings, run};
+use everburn_simulate::{Planted, Report, Settings, run};
 
 /// Fails with the table and the command that repeats it.
 fn within_bounds(settings: Settings) -> Report {
@@ -13,7 +13,7 @@ fn within_bounds(settings: Settings) -> Report {
     );
     let faults = settings.faults;
     let report = run(settings);
-    let broken = report.broken(&Bounds::default());
+    let broken = report.broken();
     assert!(broken.is_empty(), "{broken:#?}\n{report}\n{command}");
     assert_eq!(report.faults.len(), faults, "{report}");
     report
@@ -89,7 +89,7 @@ fn a_rank_that_never_joins_again_is_expelled_and_its_group_is_reported_as_wrong(
         planted: Some(Planted::OneNeverJoinsAgain),
         ..Settings::new(24, 1)
     });
-    let broken = report.broken(&Bounds::default());
+    let broken = report.broken();
     assert!(
         broken.iter().any(|it| it.contains("without [1]")),
         "{broken:?}\n{report}"
@@ -103,7 +103,7 @@ fn a_machine_that_is_cut_off_is_not_found_without_heartbeats_and_the_simulation_
         planted: Some(Planted::BeatsAreNotFollowed),
         ..Settings::new(40, 1)
     });
-    let broken = report.broken(&Bounds::default()).join("\n");
+    let broken = report.broken().join("\n");
     assert!(broken.contains("cut off"), "{broken}\n{report}");
 }
 
@@ -119,7 +119,7 @@ fn beats_that_come_too_often_are_a_storm() {
         beats,
         ..Settings::new(40, 1)
     });
-    let broken = report.broken(&Bounds::default()).join("\n");
+    let broken = report.broken().join("\n");
     assert!(
         broken.contains("messages per rank and second"),
         "{broken}\n{report}"

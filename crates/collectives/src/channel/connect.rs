@@ -64,7 +64,7 @@ pub(super) fn connect(
     let address_of = |peer| peers.contains(&peer).then(|| addresses[peer]);
     let mut last: Option<FailedDial> = None;
     loop {
-        let dialled = connector.dial(address_of, collective.deadline());
+        let dialled = connector.dial(address_of, collective.deadline);
         let is_missing = |peer: &usize| !connector.is_connected(*peer);
         let missing: Vec<usize> = match &dialled {
             Ok(()) => peers.iter().copied().filter(is_missing).collect(),
@@ -74,7 +74,7 @@ pub(super) fn connect(
             break;
         }
         // What the deadline cut short says less than the attempt before it.
-        let is_late = Instant::now() >= collective.deadline();
+        let is_late = Instant::now() >= collective.deadline;
         last = match dialled.err() {
             Some(failed) if is_late && last.as_ref().is_some_and(|it| it.peer == failed.peer) => {
                 last
@@ -125,7 +125,7 @@ fn check_failures(collective: &Collective<'_>, missing: Vec<usize>) -> Result<()
     {
         let cause = parting.cause;
         Interruption::Gone { peer, cause }
-    } else if Instant::now() >= collective.deadline() {
+    } else if Instant::now() >= collective.deadline {
         Interruption::Deadline { missing }
     } else {
         return Ok(());

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use super::connect::{STREAMS, STREAMS_ON_SHARED_CORES, connect, listen};
 use super::memory::{LocalRanks, Offer};
-use super::waiter::Waiter;
 use super::{Channel, Channels, SocketChannel};
 use crate::group::{Collective, CollectiveError, TransportKind};
 use crate::shared_memory::Doorbell;
@@ -116,7 +115,7 @@ impl<'a> Establishment<'a> {
             by_rank,
             oversubscribed: self.oversubscribed[self.collective.rank()],
             hosts: self.hosts,
-            waiter: Waiter::new(bell),
+            bell,
         })
     }
 

@@ -13,17 +13,17 @@ mod establish;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod memory;
+mod readiness;
 mod socket;
-mod waiter;
 
 use std::time::Duration;
 
 pub(crate) use self::establish::establish;
 use self::memory::RingChannel;
+use self::readiness::{sockets_of_interest, wait_for};
 use self::socket::SocketChannel;
-use self::waiter::Waiter;
 use crate::group::Path;
-use crate::shared_memory::Ticket;
+use crate::shared_memory::{Doorbell, Ticket};
 use crate::transport::CUT_HERE;
 
 /// The longest single wait for events. After it the caller checks for a failed group, lost peers and
@@ -112,11 +112,13 @@ pub(crate) struct Interest {
 /// The channels of one rank to all other ranks of the group.
 pub(crate) struct Channels {
     /// By group rank; `None` for this rank.
-    by_rank: Vec<Option<Channel>>,
+    pub(crate) by_rank: Vec<Option<Channel>>,
     /// The lowest rank on the same machine, by group rank.
-    hosts: Vec<usize>,
-    waiter: Waiter,
-    oversubscribed: bool,
+    pub(crate) hosts: Vec<usize>,
+    /// Rung by the ranks of this machine.
+    bell: Option<Doorbell>,
+    /// Whether this machine has more ranks than cores.
+    pub(crate) oversubscribed: bool,
 }
 
 impl Channels {
@@ -129,18 +131,9 @@ impl Channels {
         self.by_rank[rank] = Some(Channel::Cut);
     }
 
-    pub(crate) fn all(&mut self) -> &mut [Option<Channel>] {
-        &mut self.by_rank
-    }
-
     /// Whether the channel to `rank` is shared memory, so that no bytes are in flight.
     pub(crate) fn is_memory(&self, rank: usize) -> bool {
         matches!(self.by_rank[rank], Some(Channel::Memory(_)))
-    }
-
-    /// The lowest rank on the same machine, by group rank.
-    pub(crate) fn hosts(&self) -> &[usize] {
-        &self.hosts
     }
 
     /// The slowest path between two ranks.
@@ -161,25 +154,33 @@ impl Channels {
         }
     }
 
-    /// Whether this machine has more ranks than cores.
-    pub(crate) const fn is_oversubscribed(&self) -> bool {
-        self.oversubscribed
-    }
-
     /// A ticket for [`Channels::wait`]. Take it before the last attempt to make progress.
     pub(crate) fn ticket(&self) -> Option<Ticket> {
-        self.waiter.ticket()
+        self.bell.as_ref().map(Doorbell::ticket)
     }
 
-    /// Sleeps until one of `interests` has become ready since the ticket was taken, for [`TICK`] at most, or for
-    /// `between_polls` where both sockets and shared memory may become ready.
+    /// Sleeps until one of `interests` has become ready since the ticket was taken, for [`TICK`] at most. No single call
+    /// waits for both kinds of channels: a rank that has both sleeps on its doorbell, for at most `between_polls`, and
+    /// the caller comes back to poll the sockets.
     pub(crate) fn wait(
         &self,
         ticket: Option<Ticket>,
         interests: &[Interest],
         between_polls: Duration,
     ) {
-        let most = (TICK, between_polls.min(TICK));
-        self.waiter.wait(ticket, &self.by_rank, interests, most);
+        let sockets = sockets_of_interest(&self.by_rank, interests);
+        match self.bell.as_ref().zip(ticket) {
+            None => {
+                wait_for(sockets, TICK);
+            }
+            Some((bell, ticket)) if sockets.is_empty() => {
+                bell.wait(ticket, TICK);
+            }
+            Some((bell, ticket)) => {
+                if !wait_for(sockets, Duration::ZERO) {
+                    bell.wait(ticket, between_polls.min(TICK));
+                }
+            }
+        }
     }
 }

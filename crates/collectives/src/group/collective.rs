@@ -12,7 +12,7 @@ use super::engine::WaitPolicy;
 use super::error::{CollectiveError, RankCall};
 use super::signature::{Call, Signature};
 use super::tuning::{self, Path};
-use crate::transport::{FrameKind, Interruption, Payload};
+use crate::transport::{FrameKind, Interruption, Part, Payload};
 
 /// The phase number of the bootstrap frames.
 const BOOTSTRAP: u8 = 0;
@@ -28,9 +28,11 @@ const DIRECT_LATER: usize = 8;
 pub(crate) struct Collective<'a> {
     pub(crate) core: &'a Arc<Core>,
     pub(crate) context: OpContext,
-    signature: Signature,
-    deadline: Instant,
-    wait_policy: WaitPolicy,
+    /// What this rank called.
+    pub(crate) signature: Signature,
+    /// When this rank gives up.
+    pub(crate) deadline: Instant,
+    pub(crate) wait_policy: WaitPolicy,
 }
 
 impl<'a> Collective<'a> {
@@ -60,15 +62,6 @@ impl<'a> Collective<'a> {
         self.core.rank
     }
 
-    /// What this rank called.
-    pub(crate) const fn signature(&self) -> Signature {
-        self.signature
-    }
-
-    pub(crate) const fn wait_policy(&self) -> WaitPolicy {
-        self.wait_policy
-    }
-
     /// Chooses the algorithm for `bytes` bytes, and names it in the signature where there is a
     /// choice.
     pub(crate) fn choose(&mut self, path: Path, bytes: usize) -> Algorithm {
@@ -80,11 +73,6 @@ impl<'a> Collective<'a> {
             self.signature.algorithm = Some(chosen);
         }
         chosen
-    }
-
-    /// When this rank gives up.
-    pub(crate) const fn deadline(&self) -> Instant {
-        self.deadline
     }
 
     /// The other ranks of the group, beginning after this one.
@@ -121,15 +109,35 @@ impl<'a> Collective<'a> {
                     .interrupted(&self.context, Interruption::Deadline { missing })),
             };
         }
+        let mut payloads = vec![Payload::empty(); self.size()];
+        let exchanged = self.exchange(phase, own, |peer, part| payloads[peer] = part.payload);
+        exchanged.map_err(|interruption| self.core.interrupted(&self.context, interruption))?;
+        Ok(payloads)
+    }
+
+    /// Sends `own` to all other ranks, and calls `take` with the part of `phase` of each, by group rank.
+    fn exchange(
+        &self,
+        phase: u8,
+        own: &Arc<Vec<u8>>,
+        mut take: impl FnMut(usize, Part),
+    ) -> Result<(), Interruption> {
         for peer in self.others() {
             self.send(peer, phase, Payload::part_of(own, 0..own.len()));
         }
-        let mut payloads = vec![Payload::empty(); self.size()];
-        self.receive(phase, self.others(), |peer, payload| {
-            payloads[peer] = payload;
-            Ok(())
-        })?;
-        Ok(payloads)
+        let Core {
+            members, mailbox, ..
+        } = &**self.core;
+        let key = (self.context.sequence, phase);
+        let mut outstanding: Vec<usize> = self.others().map(|peer| members[peer]).collect();
+        for peer in self.others() {
+            self.core.set_waiting_for(&outstanding);
+            let rank = members[peer];
+            let part = mailbox.take_part(key, rank, &outstanding, self.deadline)?;
+            outstanding.retain(|other| *other != rank);
+            take(peer, part);
+        }
+        Ok(())
     }
 
     fn bootstrap_of_many(&self, own: &[u8]) -> Result<Vec<Payload>, CollectiveError> {
@@ -148,38 +156,20 @@ impl<'a> Collective<'a> {
     }
 
     fn bootstrap_of_few(&self, own: &Arc<Vec<u8>>) -> Result<Vec<Payload>, CollectiveError> {
-        for peer in self.others() {
-            self.send(peer, BOOTSTRAP, Payload::part_of(own, 0..own.len()));
-        }
-        let key = (self.context.sequence, BOOTSTRAP);
         let mut signatures = vec![None; self.size()];
         signatures[self.rank()] = Some(self.signature);
         let mut payloads = vec![Payload::empty(); self.size()];
-        let mut outstanding = self.job_ranks(self.others());
-        self.core.set_waiting_for(&outstanding);
-        for peer in (0..self.size()).filter(|peer| *peer != self.rank()) {
-            let from = self.core.members[peer];
-            match self
-                .core
-                .mailbox
-                .take_part(key, from, &outstanding, self.deadline)
-            {
-                Ok(part) => {
-                    signatures[peer] = Some(part.signature);
-                    payloads[peer] = part.payload;
-                    outstanding.retain(|rank| *rank != from);
-                    self.core.set_waiting_for(&outstanding);
-                }
-                Err(Interruption::Deadline { missing }) => {
-                    return Err(self.late_bootstrap(signatures, missing));
-                }
-                Err(interruption) => {
-                    return Err(self.core.interrupted(&self.context, interruption));
-                }
+        let exchanged = self.exchange(BOOTSTRAP, own, |peer, part| {
+            signatures[peer] = Some(part.signature);
+            payloads[peer] = part.payload;
+        });
+        match exchanged {
+            Ok(()) => self.demand_same_signatures(&signatures).map(|()| payloads),
+            Err(Interruption::Deadline { missing }) => {
+                Err(self.late_bootstrap(signatures, missing))
             }
+            Err(interruption) => Err(self.core.interrupted(&self.context, interruption)),
         }
-        self.demand_same_signatures(&signatures)?;
-        Ok(payloads)
     }
 
     fn demand_same_signatures(
@@ -201,13 +191,7 @@ impl<'a> Collective<'a> {
         missing: Vec<usize>,
     ) -> CollectiveError {
         let key = (self.context.sequence, BOOTSTRAP);
-        for (peer, signature) in signatures.iter_mut().enumerate() {
-            if signature.is_none() {
-                let from = self.core.members[peer];
-                let part = self.core.mailbox.take_part(key, from, &[], Instant::now());
-                *signature = part.ok().map(|part| part.signature);
-            }
-        }
+        self.core.take_signatures(key, &mut signatures);
         self.late(&signatures, missing)
     }
 
@@ -316,13 +300,6 @@ impl<'a> Collective<'a> {
         }
     }
 
-    fn job_ranks(&self, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
-        ranks
-            .into_iter()
-            .map(|rank| self.core.members[rank])
-            .collect()
-    }
-
     /// Sends this rank's part of `phase` to the group rank `to`.
     pub(crate) fn send(&self, to: usize, phase: u8, payload: Payload) {
         let OpContext { sequence, step, .. } = self.context;
@@ -332,30 +309,6 @@ impl<'a> Collective<'a> {
             signature: self.signature,
         };
         self.core.send(self.core.members[to], step, kind, payload);
-    }
-
-    /// Calls `take` with the parts of `phase` of the group ranks `from`, in that order.
-    pub(crate) fn receive(
-        &self,
-        phase: u8,
-        from: impl IntoIterator<Item = usize>,
-        mut take: impl FnMut(usize, Payload) -> Result<(), CollectiveError>,
-    ) -> Result<(), CollectiveError> {
-        let key = (self.context.sequence, phase);
-        let from: Vec<usize> = from.into_iter().collect();
-        let mut outstanding = self.job_ranks(from.iter().copied());
-        for peer in from {
-            self.core.set_waiting_for(&outstanding);
-            let rank = self.core.members[peer];
-            let part = self
-                .core
-                .mailbox
-                .take_part(key, rank, &outstanding, self.deadline)
-                .map_err(|interruption| self.core.interrupted(&self.context, interruption))?;
-            outstanding.retain(|other| *other != rank);
-            take(peer, part.payload)?;
-        }
-        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use super::GroupOptions;
 use super::engine::Workspace;
 use super::error::CollectiveError;
 use super::flight::{FlightEntry, FlightRecorder, FlightState, NO_LABEL};
-use super::signature::Call;
+use super::signature::{Call, Signature};
 use crate::channel::Channels;
 use crate::sync::{lock, wait_while};
 use crate::transport::{
@@ -143,6 +143,16 @@ impl Core {
             kind,
         };
         self.transport.send(to, Frame::new(header, payload));
+    }
+
+    /// Takes the signatures that have come, without waiting; by group rank.
+    pub(crate) fn take_signatures(&self, key: (u64, u8), signatures: &mut [Option<Signature>]) {
+        for (signature, from) in signatures.iter_mut().zip(&self.members) {
+            if signature.is_none() {
+                let part = self.mailbox.take_part(key, *from, &[], Instant::now());
+                *signature = part.ok().map(|part| part.signature);
+            }
+        }
     }
 
     /// The context of `call`, made now, without an entry in the flight recorder.

@@ -205,13 +205,7 @@ impl DeviceCall {
                 core.send(peer, step, kind, Payload::empty());
             }
         }
-        for (peer, known) in signatures.iter_mut().enumerate() {
-            if known.is_none() {
-                let (key, from) = ((sequence, PHASE), core.members[peer]);
-                let part = core.mailbox.take_part(key, from, &[], Instant::now());
-                *known = part.ok().map(|part| part.signature);
-            }
-        }
+        core.take_signatures((sequence, PHASE), signatures);
     }
 
     fn mismatch(

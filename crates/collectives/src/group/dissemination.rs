@@ -37,7 +37,7 @@ impl Collective<'_> {
         let (rank, size) = (self.rank(), self.size());
         // The block at `i` is of the rank `i` below this one.
         let mut blocks = vec![Block {
-            signature: self.signature(),
+            signature: self.signature,
             payload: own.to_vec(),
         }];
         while blocks.len() < size {
@@ -79,7 +79,7 @@ impl Collective<'_> {
         let key = (self.context.sequence, phase);
         self.core.set_waiting_for(&[from]);
         let mailbox = &self.core.mailbox;
-        let part = mailbox.take_part(key, from, &[from], self.deadline())?;
+        let part = mailbox.take_part(key, from, &[from], self.deadline)?;
         Ok(part.payload)
     }
 }

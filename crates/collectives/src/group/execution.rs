@@ -181,14 +181,13 @@ impl Collective<'_> {
         let setting = Setting {
             rank,
             size,
-            hosts: channels.hosts(),
+            hosts: &channels.hosts,
             element: size_of::<T>(),
             path: channels.path(),
         };
         make(plan, &setting, algorithm);
-        let wait_policy = self.wait_policy();
         let engine = Engine::new(self, channels, &mut data.workspace, buffers, (op, lists));
-        let outcome = engine.run(wait_policy);
+        let outcome = engine.run();
         if outcome.is_err() {
             core.channels_out_of_step.store(true, Ordering::Release);
         }

@@ -191,6 +191,12 @@ struct Record {
     ended: Option<Instant>,
 }
 
+impl Record {
+    fn is_collective_under_way(&self) -> bool {
+        self.state == FlightState::Running && matches!(self.context.call, Call::Collective(_))
+    }
+}
+
 /// The slots of one group.
 #[derive(Debug)]
 pub(crate) struct FlightRecorder {
@@ -211,12 +217,9 @@ impl FlightRecorder {
     /// Notes an operation, in the place of the oldest but the collective that is under way, which
     /// matters more than any other. The ticket under which it is found again.
     pub(crate) fn begin(&mut self, context: OpContext, label: u32, state: FlightState) -> u64 {
-        let under_way = |record: &Record| {
-            record.state == FlightState::Running
-                && matches!(record.context.call, Call::Collective(_))
-        };
         let mut ticket = self.next;
-        if self.slot(ticket).record.as_ref().is_some_and(under_way) {
+        let oldest = self.slot(ticket).record.as_ref();
+        if oldest.is_some_and(Record::is_collective_under_way) {
             ticket += 1;
         }
         self.next = ticket + 1;
@@ -308,13 +311,9 @@ impl FlightRecorder {
 
     /// The collective under way.
     pub(crate) fn running(&self) -> Option<OpContext> {
-        let records = self.slots.iter().filter_map(|slot| slot.record.as_ref());
-        let running = |record: &Record| {
-            record.state == FlightState::Running
-                && matches!(record.context.call, Call::Collective(_))
-        };
-        let mut records = records.copied();
-        records.find(running).map(|record| record.context)
+        let mut records = self.slots.iter().filter_map(|slot| slot.record.as_ref());
+        let running = records.find(|record| record.is_collective_under_way())?;
+        Some(running.context)
     }
 
     fn slot(&mut self, ticket: u64) -> &mut Slot {

@@ -97,9 +97,9 @@ pub(super) fn reduce_in_place_in_rank_order<T: Element>(
     match (others, op, own_rank) {
         // Of two, one passes over the data suffices, without a copy.
         (&[other], ReduceOp::Mean, _) => {
-            let (combination, from) = (Mean { ranks }, &other[..own.len()]);
+            let from = &other[..own.len()];
             set.run(Accumulate {
-                combination,
+                combination: Mean { ranks },
                 into: own,
                 from,
             });
@@ -128,30 +128,23 @@ fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     let set = InstructionSet::best();
     match op {
         ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product => accumulate(op, into, from),
-        ReduceOp::Min => {
-            let combination = Swapped(Least);
-            set.run(Accumulate {
-                combination,
-                into,
-                from,
-            });
-        }
-        ReduceOp::Max => {
-            let combination = Swapped(Greatest);
-            set.run(Accumulate {
-                combination,
-                into,
-                from,
-            });
-        }
+        ReduceOp::Min => set.run(Accumulate {
+            combination: Swapped(Least),
+            into,
+            from,
+        }),
+        ReduceOp::Max => set.run(Accumulate {
+            combination: Swapped(Greatest),
+            into,
+            from,
+        }),
     }
 }
 
 /// Divides sums by the number of ranks that gave to them.
 pub(super) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
-    let combination = Mean { ranks };
     InstructionSet::best().run(Finish {
-        combination,
+        combination: Mean { ranks },
         values,
     });
 }

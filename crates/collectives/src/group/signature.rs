@@ -7,6 +7,7 @@ use super::element::{DType, Element};
 use super::names::names;
 use super::options::GroupOptions;
 use super::reduce::ReduceOp;
+use crate::fields::field;
 
 /// The collectives.
 ///
@@ -167,10 +168,8 @@ impl Signature {
         }
         let operation = Operation::from_code(bytes[0])
             .ok_or_else(|| format!("no operation has the code {}", bytes[0]))?;
-        let root = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
-        let mut length = [0; 8];
-        length.copy_from_slice(&bytes[8..16]);
-        let length = u64::from_le_bytes(length);
+        let root = u32::from_le_bytes(field(bytes, 4));
+        let length = u64::from_le_bytes(field(bytes, 8));
         Ok(Self {
             operation,
             dtype: known(bytes[1], "type", DType::from_code)?,

@@ -23,6 +23,8 @@ struct Row {
 
 const ANY: usize = usize::MAX;
 
+const DOUBLING: Algorithm = Algorithm::RecursiveDoubling;
+
 const fn row(path: Path, ranks: usize, bytes: usize, algorithm: Algorithm) -> Row {
     Row {
         path,
@@ -38,17 +40,12 @@ const fn row(path: Path, ranks: usize, bytes: usize, algorithm: Algorithm) -> Ro
 const MEASURED: [Row; 13] = [
     row(Path::SharedMemory, 2, 32 << 10, Algorithm::Flat),
     row(Path::SharedMemory, 8, 8 << 10, Algorithm::Flat),
-    row(
-        Path::SharedMemory,
-        ANY,
-        4 << 10,
-        Algorithm::RecursiveDoubling,
-    ),
+    row(Path::SharedMemory, ANY, 4 << 10, DOUBLING),
     row(Path::SharedMemory, ANY, ANY, Algorithm::Direct),
     row(Path::Tcp, 2, 8 << 10, Algorithm::Flat),
     row(Path::Tcp, 2, ANY, Algorithm::Direct),
     row(Path::Tcp, 8, 32 << 10, Algorithm::Flat),
-    row(Path::Tcp, ANY, 4 << 10, Algorithm::RecursiveDoubling),
+    row(Path::Tcp, ANY, 4 << 10, DOUBLING),
     row(Path::Tcp, 16, ANY, Algorithm::Direct),
     row(Path::Tcp, ANY, 256 << 10, Algorithm::HalvingDoubling),
     row(Path::Tcp, ANY, ANY, Algorithm::Ring),

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use super::beat::{Beat, beat_key, hang_key, read_many};
 use super::report::{RankReport, diagnose};
 use super::thread::{Followed, Heartbeat};
@@ -100,58 +102,40 @@ fn value(script: &mut Script<'_>) -> Vec<u8> {
         0 => script.bytes().to_vec(),
         1 => vec![b'['; 1 << script.below(14)],
         2 => [b"{\"records\":", script.bytes(), b"}"].concat(),
-        _ => beat(script).into_bytes(),
+        _ => beat(script).to_string().into_bytes(),
     }
 }
 
-fn beat(script: &mut Script<'_>) -> String {
-    let records: Vec<String> = (0..script.below(20)).map(|_| record(script)).collect();
-    format!(
-        r#"{{"life":{},"number":{},"goodbye":{},"generation":{},"rank":{},"step":{},"waiting_for":{},"silent":{},"stopped":{},"records":[{}],"note":{}}}"#,
-        script.number(),
-        script.number(),
-        script.chance(),
-        script.number(),
-        script.number(),
-        script.number(),
-        ranks(script),
-        ranks(script),
-        ranks(script),
-        records.join(","),
-        text(script),
-    )
+fn beat(script: &mut Script<'_>) -> Value {
+    let records: Vec<Value> = (0..script.below(20)).map(|_| record(script)).collect();
+    json!({
+        "life": script.number(), "number": script.number(), "goodbye": script.chance(),
+        "generation": script.number(), "rank": script.number(), "step": script.number(),
+        "waiting_for": ranks(script), "silent": ranks(script), "stopped": ranks(script),
+        "records": records, "note": text(script),
+    })
 }
 
-fn record(script: &mut Script<'_>) -> String {
+fn record(script: &mut Script<'_>) -> Value {
     let state = ["queued", "running", "done", "failed"][script.below(4)];
-    let ended = match script.chance() {
-        true => duration(script),
-        false => "null".to_owned(),
-    };
+    let ended = script.chance().then(|| duration(script));
     let group = if script.chance() { 1 } else { script.number() };
-    format!(
-        r#"{{"group":{group},"sequence":{},"collective":{},"step":{},"operation":{},"label":null,"bytes":{},"state":"{state}","waiting_for":{},"began":{},"ended":{ended}}}"#,
-        script.number(),
-        script.chance(),
-        script.number(),
-        text(script),
-        script.number(),
-        ranks(script),
-        duration(script),
-    )
+    json!({
+        "group": group, "sequence": script.number(), "collective": script.chance(),
+        "step": script.number(), "operation": text(script), "label": null,
+        "bytes": script.number(), "state": state, "waiting_for": ranks(script),
+        "began": duration(script), "ended": ended,
+    })
 }
 
-fn duration(script: &mut Script<'_>) -> String {
-    let (seconds, nanoseconds) = (script.number(), script.number() as u32);
-    format!(r#"{{"secs":{seconds},"nanos":{nanoseconds}}}"#)
+fn duration(script: &mut Script<'_>) -> Value {
+    json!({ "secs": script.number(), "nanos": script.number() as u32 })
 }
 
-fn ranks(script: &mut Script<'_>) -> String {
-    let numbers: Vec<u64> = (0..script.below(6)).map(|_| script.number()).collect();
-    format!("{numbers:?}")
+fn ranks(script: &mut Script<'_>) -> Vec<u64> {
+    (0..script.below(6)).map(|_| script.number()).collect()
 }
 
 fn text(script: &mut Script<'_>) -> String {
-    let text = String::from_utf8_lossy(script.bytes());
-    serde_json::to_string(&text).expect("a text")
+    String::from_utf8_lossy(script.bytes()).into_owned()
 }

@@ -95,9 +95,7 @@ impl HangReport {
     pub(super) fn while_waiting(&self, waited: Duration, ends: &str) -> Option<String> {
         let stalled = self.stalled_activity()?;
         let wanted = self.wanted.as_ref()?;
-        let process = stalled
-            .process()
-            .map_or(String::new(), |process| format!(" ({process})"));
+        let process = stalled.process_in_brackets();
         let beats = match (stalled.stopped, stalled.alive) {
             (true, _) => format!("it {}", stalled.is_stopped()),
             (false, true) => format!(
@@ -129,12 +127,10 @@ impl HangReport {
         };
         match &self.wanted {
             Some(wanted) => {
-                let number = if wanted.collective {
-                    format!(" ({})", wanted.number())
-                } else {
-                    String::new()
-                };
-                let call = format!("{}{number}", wanted.operation);
+                let mut call = wanted.operation.clone();
+                if wanted.collective {
+                    call += &format!(" ({})", wanted.number());
+                }
                 write!(f, " at step {}: {it} ", wanted.step)?;
                 match self.late {
                     Some(late) => self.write_late(f, wanted, &call, late)?,
@@ -197,9 +193,7 @@ impl HangReport {
 
     /// Whether the stalled rank still beats, and what to check.
     fn write_state(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
-        let process = stalled
-            .process()
-            .map_or(String::new(), |process| format!(" ({process})"));
+        let process = stalled.process_in_brackets();
         let state = match (stalled.evidence, stalled.alive) {
             (Evidence::Answer, _) => {
                 "it has answered since, so it was busy with other work for too long".to_owned()
@@ -270,13 +264,24 @@ impl RankActivity {
         process_of(self.pid, self.host.as_deref())
     }
 
+    /// ` (pid 4711 on node07)`, where it is known.
+    fn process_in_brackets(&self) -> String {
+        let process = self.process();
+        process.map_or(String::new(), |process| format!(" ({process})"))
+    }
+
+    /// ` on node07`, where it is known.
+    fn on_host(&self) -> String {
+        let host = self.host.as_ref();
+        host.map_or(String::new(), |host| format!(" on {host}"))
+    }
+
     /// How to see what a process does that runs.
     fn look_inside(&self) -> String {
         let Some(pid) = self.pid else {
             return "attach a debugger to its process".to_owned();
         };
-        let host = self.host.as_ref();
-        let host = host.map_or(String::new(), |host| format!(" on {host}"));
+        let host = self.on_host();
         format!(
             "at its threads: `gdb --pid {pid} --batch -ex \"thread apply all backtrace\"`{host}"
         )
@@ -285,8 +290,7 @@ impl RankActivity {
     /// What is said of one whose process is stopped, and what to do.
     fn is_stopped(&self) -> String {
         let process = self.pid.map_or(String::new(), |pid| format!(" {pid}"));
-        let host = self.host.as_ref();
-        let host = host.map_or(String::new(), |host| format!(" on {host}"));
+        let host = self.on_host();
         format!(
             "is stopped (SIGSTOP; `ps` shows the state T): continue it with `kill -CONT{process}`{host}, and find what has \
              stopped it"

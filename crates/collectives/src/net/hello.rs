@@ -2,6 +2,8 @@
 
 use everburn_auth::{CHALLENGE_BYTES, NONCE_BYTES};
 
+use crate::fields::field;
+
 pub(super) const HELLO_BYTES: usize = CLEAR_BYTES + NONCE_BYTES;
 
 pub(super) const ANSWER_BYTES: usize = 8 + CHALLENGE_BYTES;
@@ -43,7 +45,7 @@ pub(super) struct Responder {
     pub(super) world_size: usize,
 }
 
-/// The acceptor's verdict on an authenticated dialer.
+/// The acceptor's verdict on an authenticated dialer; its place is its code on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
@@ -56,7 +58,7 @@ pub(super) enum Verdict {
 
 /// A little-endian number at `at`.
 fn number(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_le_bytes(field(bytes, at))
 }
 
 impl Hello {
@@ -108,18 +110,14 @@ impl Hello {
         if rank >= world_size {
             return Err(format!("it claims to be rank {rank} of {world_size}"));
         }
-        let mut scope = [0; 8];
-        scope.copy_from_slice(&bytes[32..40]);
-        let mut nonce = [0; NONCE_BYTES];
-        nonce.copy_from_slice(&bytes[CLEAR_BYTES..]);
         let hello = Self {
             purpose,
             rank,
             world_size,
-            scope: u64::from_le_bytes(scope),
+            scope: u64::from_le_bytes(field(bytes, 32)),
             index: number(bytes, 24) as usize,
         };
-        Ok((hello, nonce))
+        Ok((hello, field(bytes, CLEAR_BYTES)))
     }
 }
 
@@ -133,13 +131,11 @@ impl Responder {
     }
 
     pub(super) fn decode(bytes: &[u8; ANSWER_BYTES]) -> (Self, [u8; CHALLENGE_BYTES]) {
-        let mut challenge = [0; CHALLENGE_BYTES];
-        challenge.copy_from_slice(&bytes[8..]);
         let responder = Self {
             rank: number(bytes, 0) as usize,
             world_size: number(bytes, 4) as usize,
         };
-        (responder, challenge)
+        (responder, field(bytes, 8))
     }
 }
 
@@ -152,23 +148,18 @@ pub(super) fn context(hello: &Hello, responder: Responder) -> Vec<u8> {
 
 impl Verdict {
     pub(super) const fn encode(self) -> [u8; VERDICT_BYTES] {
-        let code: u32 = match self {
-            Self::Accepted => 0,
-            Self::WorldSizeDiffers => 1,
-            Self::Taken => 2,
-            Self::NotExpected => 3,
-        };
-        code.to_le_bytes()
+        (self as u32).to_le_bytes()
     }
 
     pub(super) fn decode(bytes: [u8; VERDICT_BYTES]) -> Result<Self, String> {
-        match u32::from_le_bytes(bytes) {
-            0 => Ok(Self::Accepted),
-            1 => Ok(Self::WorldSizeDiffers),
-            2 => Ok(Self::Taken),
-            3 => Ok(Self::NotExpected),
-            other => Err(format!("it answered with the unknown verdict {other}")),
-        }
+        use Verdict::{Accepted, NotExpected, Taken, WorldSizeDiffers};
+
+        let all = [Accepted, WorldSizeDiffers, Taken, NotExpected];
+        let known = all.into_iter().find(|known| known.encode() == bytes);
+        known.ok_or_else(|| {
+            let other = u32::from_le_bytes(bytes);
+            format!("it answered with the unknown verdict {other}")
+        })
     }
 }
 
@@ -199,40 +190,26 @@ mod tests {
             world_size: 3,
         };
         let same = context(&HELLO, responder);
-        let others = [
-            context(
-                &Hello {
-                    purpose: Purpose::Mesh,
-                    ..HELLO
-                },
-                responder,
-            ),
-            context(&Hello { rank: 1, ..HELLO }, responder),
-            context(
-                &Hello {
-                    world_size: 4,
-                    ..HELLO
-                },
-                responder,
-            ),
-            context(&Hello { scope: 1, ..HELLO }, responder),
-            context(&Hello { index: 0, ..HELLO }, responder),
-            context(
-                &HELLO,
-                Responder {
-                    rank: 0,
-                    ..responder
-                },
-            ),
-            context(
-                &HELLO,
-                Responder {
-                    world_size: 4,
-                    ..responder
-                },
-            ),
+        let (purpose, rank, world_size) = (Purpose::Mesh, 0, 4);
+        let hellos = [
+            Hello { purpose, ..HELLO },
+            Hello { rank, ..HELLO },
+            Hello {
+                world_size,
+                ..HELLO
+            },
+            Hello { scope: 1, ..HELLO },
+            Hello { index: 0, ..HELLO },
+        ];
+        let responders = [
+            Responder { rank, ..responder },
+            Responder {
+                world_size,
+                ..responder
+            },
         ];
         assert_eq!(same, context(&HELLO, responder));
-        assert!(others.iter().all(|other| *other != same));
+        assert!(hellos.iter().all(|it| context(it, responder) != same));
+        assert!(responders.iter().all(|it| context(&HELLO, *it) != same));
     }
 }

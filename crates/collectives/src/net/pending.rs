@@ -7,6 +7,7 @@ use std::time::Instant;
 use everburn_auth::{Key, PROOF_BYTES};
 
 use super::hello::{HELLO_BYTES, Hello, Responder, Verdict, context};
+use crate::fields::field;
 
 /// The next message expected of a pending connection.
 enum Stage {
@@ -83,9 +84,7 @@ impl Pending {
                 },
                 Stage::Proof(waiting) => {
                     let (hello, acceptor) = *waiting;
-                    let mut proof = [0; PROOF_BYTES];
-                    proof.copy_from_slice(&self.buffer[..PROOF_BYTES]);
-                    return match acceptor.verify(&proof) {
+                    return match acceptor.verify(&field(&self.buffer, 0)) {
                         Ok(()) => Progress::Proved(hello),
                         Err(error) => Progress::Refused(error.to_string()),
                     };

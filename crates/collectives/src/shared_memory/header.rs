@@ -2,6 +2,7 @@
 
 use super::Layout;
 use super::segment::Nonce;
+use crate::fields::field;
 
 /// Bytes at the start of the header page that mean something.
 pub(super) const HEADER_BYTES: usize = 48;
@@ -17,9 +18,9 @@ impl Layout {
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        header[12..16].copy_from_slice(&(self.ranks() as u32).to_le_bytes());
-        header[16..24].copy_from_slice(&(self.capacity() as u64).to_le_bytes());
-        header[24..32].copy_from_slice(&(self.bytes() as u64).to_le_bytes());
+        header[12..16].copy_from_slice(&(self.ranks as u32).to_le_bytes());
+        header[16..24].copy_from_slice(&(self.capacity as u64).to_le_bytes());
+        header[24..32].copy_from_slice(&(self.bytes as u64).to_le_bytes());
         header[32..].copy_from_slice(nonce);
         header
     }
@@ -29,30 +30,24 @@ impl Layout {
         if header[..8] != MAGIC {
             return Err("it does not begin as one".to_owned());
         }
-        let version = u32::from_le_bytes(array(header, 8));
+        let version = u32::from_le_bytes(field(header, 8));
         if version != VERSION {
             return Err(format!("it has version {version} and not {VERSION}"));
         }
         if header[32..] != *nonce {
             return Err("it belongs to another job or group (its nonce differs)".to_owned());
         }
-        let ranks = u32::from_le_bytes(array(header, 12));
-        let capacity = u64::from_le_bytes(array(header, 16));
-        let bytes = u64::from_le_bytes(array(header, 24));
+        let ranks = u32::from_le_bytes(field(header, 12));
+        let capacity = u64::from_le_bytes(field(header, 16));
+        let bytes = u64::from_le_bytes(field(header, 24));
         let layout =
             Self::checked(u64::from(ranks), capacity).map_err(|error| error.to_string())?;
-        if layout.bytes() as u64 != bytes {
+        if layout.bytes as u64 != bytes {
             return Err(format!(
                 "its header says {bytes} bytes, its numbers make {}",
-                layout.bytes()
+                layout.bytes
             ));
         }
         Ok(layout)
     }
-}
-
-fn array<const N: usize>(header: &[u8; HEADER_BYTES], start: usize) -> [u8; N] {
-    let mut value = [0; N];
-    value.copy_from_slice(&header[start..start + N]);
-    value
 }

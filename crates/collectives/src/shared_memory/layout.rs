@@ -37,10 +37,14 @@ const MAX_BYTES: u64 = 1 << 40;
 /// The number of ranks and the size of their rings, checked, and all places that follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
-    ranks: usize,
-    capacity: usize,
-    data_start: usize,
-    bytes: usize,
+    /// Ranks of this machine.
+    pub(super) ranks: usize,
+    /// Bytes of each ring.
+    pub(super) capacity: usize,
+    /// Where data begin; before it are only the header and words that are used atomically.
+    pub(super) data_start: usize,
+    /// Bytes of all, a multiple of the page.
+    pub(super) bytes: usize,
 }
 
 /// The places of one ring, in bytes from the start of the segment.
@@ -94,27 +98,6 @@ impl Layout {
             data_start: number(data_start)?,
             bytes: number(bytes)?,
         })
-    }
-
-    /// Ranks of this machine.
-    pub(crate) fn ranks(&self) -> usize {
-        self.ranks
-    }
-
-    /// Bytes of each ring.
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Bytes of all, a multiple of the page.
-    #[cfg_attr(loom, allow(dead_code, reason = "a model has no bytes but data"))]
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Where data begin; before it are only the header and words that are used atomically.
-    pub(super) fn data_start(&self) -> usize {
-        self.data_start
     }
 
     pub(super) fn doorbell(&self, rank: usize) -> Option<usize> {

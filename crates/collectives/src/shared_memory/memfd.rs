@@ -35,7 +35,7 @@ impl Descriptor {
 
 /// Makes, fills, seals and maps it.
 pub(super) fn create(layout: &Layout, nonce: &Nonce) -> Result<(Memory, Descriptor), SegmentError> {
-    let bytes = layout.bytes();
+    let bytes = layout.bytes;
     let refuse = |step, error| refused(bytes, step, error);
     let limit = getrlimit(Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < bytes as u64) {
@@ -130,8 +130,8 @@ pub(super) fn open(
     let header = read_header(&file).map_err(|error| unreachable("read", error))?;
     let header = header.ok_or_else(|| foreign("it is too short".to_owned()))?;
     let layout = Layout::from_header(&header, nonce).map_err(foreign)?;
-    if u64::try_from(found.st_size) != Ok(layout.bytes() as u64) {
-        let (has, needs) = (found.st_size, layout.bytes());
+    if u64::try_from(found.st_size) != Ok(layout.bytes as u64) {
+        let (has, needs) = (found.st_size, layout.bytes);
         return Err(foreign(format!("it has {has} bytes and needs {needs}")));
     }
     let memory =

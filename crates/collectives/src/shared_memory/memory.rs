@@ -43,7 +43,7 @@ impl Memory {
     /// Zeroed memory of this process alone.
     #[cfg_attr(not(test), expect(dead_code, reason = "for tests"))]
     pub(super) fn on_heap(layout: &Layout) -> Self {
-        let place = heap_place(layout.bytes());
+        let place = heap_place(layout.bytes);
         // SAFETY: a layout has at least the header, so its size is not zero.
         let start = unsafe { alloc_zeroed(place) };
         let Some(start) = NonNull::new(start) else {
@@ -51,8 +51,8 @@ impl Memory {
         };
         Self {
             start,
-            bytes: layout.bytes(),
-            data_start: layout.data_start(),
+            bytes: layout.bytes,
+            data_start: layout.data_start,
             origin: Origin::Heap,
         }
     }
@@ -70,7 +70,7 @@ impl Memory {
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
-                layout.bytes(),
+                layout.bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 descriptor,
@@ -80,8 +80,8 @@ impl Memory {
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         Ok(Self {
             start,
-            bytes: layout.bytes(),
-            data_start: layout.data_start(),
+            bytes: layout.bytes,
+            data_start: layout.data_start,
             origin: Origin::Mapping,
         })
     }

@@ -39,7 +39,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     pub(super) fn on_heap(layout: &Layout) -> Self {
-        let ranks = 0..layout.ranks();
+        let ranks = 0..layout.ranks;
         let pairs = ranks
             .clone()
             .flat_map(|a| ranks.clone().map(move |b| (a, b)));
@@ -49,14 +49,14 @@ impl Memory {
             .iter()
             .flat_map(|ring| [ring.sender_claim, ring.receiver_claim]);
         let doorbells = ranks.filter_map(|rank| layout.doorbell(rank));
-        let bytes = rings.len() * layout.capacity();
+        let bytes = rings.len() * layout.capacity;
         Self {
             positions: positions.map(|place| (place, AtomicU64::new(0))).collect(),
             words: claims
                 .chain(doorbells)
                 .map(|place| (place, AtomicU32::new(0)))
                 .collect(),
-            data_start: layout.data_start(),
+            data_start: layout.data_start,
             data: (0..bytes).map(|_| std::cell::UnsafeCell::new(0)).collect(),
             watches: (0..bytes).map(|_| UnsafeCell::new(())).collect(),
             sleepers: Mutex::new(()),

@@ -115,7 +115,7 @@ impl Segment {
     }
 
     fn place(&self, from: usize, to: usize) -> Result<RingPlace, SegmentError> {
-        let ranks = self.layout.ranks();
+        let ranks = self.layout.ranks;
         let place = self.layout.ring(from, to);
         place.ok_or(SegmentError::NoSuchRing { from, to, ranks })
     }
@@ -131,8 +131,8 @@ impl Segment {
         if self.memory.word(claim).swap(1, Ordering::Relaxed) != 0 {
             return Err(SegmentError::Taken { end, from, to });
         }
-        let capacity = self.layout.capacity();
-        if self.layout.ranks() <= MAPPED_EARLY {
+        let capacity = self.layout.capacity;
+        if self.layout.ranks <= MAPPED_EARLY {
             self.memory.populate(place.data, capacity);
         }
         Ok(Ring {

@@ -1,6 +1,7 @@
 //! What travels between two ranks: a header of fixed size and the elements.
 
 use super::payload::Payload;
+use crate::fields::field;
 use crate::group::{DType, SIGNATURE_BYTES, Signature};
 
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -75,21 +76,7 @@ pub struct Header {
     pub kind: FrameKind,
 }
 
-/// Called once when the frame has been handed to the network, or with the reason why it never
-/// will be.
-///
-/// ```
-/// # mod everburn { pub use everburn_collectives as collectives; }
-/// use everburn::collectives::transport::{Frame, FrameKind, Header, Payload, WrittenHook};
-///
-/// let hook: WrittenHook = Box::new(|result| match result {
-///     Ok(()) => println!("the frame is out"),
-///     Err(reason) => println!("the frame is lost: {reason}"),
-/// });
-/// let header = Header { group: 1, step: 0, kind: FrameKind::Leave };
-/// let frame = Frame { header, payload: Payload::from_vec(vec![1u8]), written: Some(hook) };
-/// ```
-pub type WrittenHook = Box<dyn FnOnce(Result<(), String>) + Send>;
+type WrittenHook = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// One message between two ranks of a job.
 ///
@@ -106,7 +93,7 @@ pub struct Frame {
     pub header: Header,
     /// The elements.
     pub payload: Payload,
-    /// Called when the frame is written or dropped.
+    /// Called once when the frame has been handed to the network, or with the reason why it never will be.
     pub written: Option<WrittenHook>,
 }
 
@@ -193,13 +180,12 @@ impl WireHeader {
         }
         let dtype = DType::from_code(bytes[5])
             .ok_or_else(|| format!("a frame with the unknown type {}", bytes[5]))?;
-        let number = number_at(bytes, 16);
-        let payload_bytes = number_at(bytes, 32);
+        let number_at = |place| u64::from_le_bytes(field(bytes, place));
+        let number = number_at(16);
+        let payload_bytes = number_at(32);
         let kind = match bytes[4] {
             0 => {
-                let mut signature = [0; SIGNATURE_BYTES];
-                signature.copy_from_slice(&bytes[40..40 + SIGNATURE_BYTES]);
-                let signature = Signature::decode(&signature)?;
+                let signature = Signature::decode(&field(bytes, 40))?;
                 FrameKind::Collective {
                     sequence: number,
                     phase: bytes[6],
@@ -231,8 +217,8 @@ impl WireHeader {
             ));
         }
         let header = Header {
-            group: number_at(bytes, 8),
-            step: number_at(bytes, 24),
+            group: number_at(8),
+            step: number_at(24),
             kind,
         };
         Ok(Self {
@@ -241,13 +227,6 @@ impl WireHeader {
             payload_bytes,
         })
     }
-}
-
-/// The little-endian number at `offset` of a header.
-fn number_at(bytes: &[u8; HEADER_BYTES], offset: usize) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&bytes[offset..offset + 8]);
-    u64::from_le_bytes(number)
 }
 
 #[cfg(test)]

@@ -196,10 +196,7 @@ impl Inbox {
 /// UTF-8. The sender may forward another rank's abort.
 pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     let number = |number: Option<usize>| number.map_or(u32::MAX, |number| number as u32);
-    let mut end = failure.reason.len().min(MAX_REASON_BYTES);
-    while !failure.reason.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = failure.reason.floor_char_boundary(MAX_REASON_BYTES);
     let mut bytes = (failure.by as u32).to_le_bytes().to_vec();
     bytes.extend(number(failure.lost).to_le_bytes());
     bytes.extend(number(failure.silent_machine).to_le_bytes());

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use everburn_auth::Key;
-pub use frame::{Frame, FrameKind, Header, WrittenHook};
+pub use frame::{Frame, FrameKind, Header};
 pub use host_info::HostInfo;
 pub use inbox::Inbox;
 pub use payload::Payload;
@@ -52,7 +52,7 @@ pub(crate) const CUT_HERE: &str = "this rank has closed the connection to it (fa
 
 pub(crate) use inbox::encode_abort;
 pub(crate) use interruption::{Failure, Interruption, Parting};
-pub(crate) use mailbox::{Mailbox, STRAGGLERS};
+pub(crate) use mailbox::{Mailbox, Part, STRAGGLERS};
 pub(crate) use tcp::{exchange_addresses, forget_meshes};
 
 /// Point-to-point frames between the ranks of a job.

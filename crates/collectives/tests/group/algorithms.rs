@@ -1,7 +1,7 @@
 //! Every algorithm, over every kind of channel, against a plain sum.
 
 use everburn_collectives::group::{
-    Algorithm, Element, GroupOptions, ProcessGroup, ReduceOp, ReductionOrder, TransportKind,
+    Algorithm, Element, GroupOptions, ProcessGroup, ReduceOp, ReductionOrder,
 };
 use half::{bf16, f16};
 
@@ -193,19 +193,5 @@ fn rank_order_gives_the_same_bits_whatever_is_asked_for() {
             group.all_reduce(values, ReduceOp::Sum).wait().unwrap()
         });
         assert!(results.iter().all(|result| *result == expected));
-    }
-}
-
-#[test]
-fn automatic_transport_takes_a_group_over_threads_or_processes() {
-    for kind in TransportKind::ALL {
-        let options = GroupOptions {
-            transport: kind,
-            ..options()
-        };
-        in_parallel(ProcessGroup::over_threads(3, options), |group| {
-            check::<f32>(&group, 20_000);
-            group.destroy().unwrap();
-        });
     }
 }

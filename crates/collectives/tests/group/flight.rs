@@ -2,9 +2,7 @@
 
 use everburn_collectives::group::{FlightState, GroupOptions, ProcessGroup, ReduceOp};
 
-use crate::harness::{
-    Meeting, WIRES, error, in_parallel, on_all_ranks, on_every_wire, options, short_options,
-};
+use crate::harness::{Meeting, WIRES, error, on_all_ranks, on_every_wire, options};
 
 #[test]
 fn the_last_operations_of_all_kinds_are_remembered() {
@@ -102,29 +100,4 @@ fn the_collective_under_way_stays_however_many_are_queued_behind_it() {
             }
         });
     }
-}
-
-#[test]
-fn whom_a_failed_operation_waited_for_is_kept() {
-    let options = short_options();
-    in_parallel(WIRES.to_vec(), |wire| {
-        let meeting = Meeting::of(3);
-        on_all_ranks(wire, 3, options, |group| {
-            // Their deadlines begin when all are here.
-            meeting.wait();
-            if group.rank() != 2 {
-                error(group.barrier().wait());
-                let entry = group.flight_record().remove(0);
-                assert_eq!(
-                    (entry.state, &*entry.waiting_for),
-                    (FlightState::Failed, &[2][..])
-                );
-                assert!(
-                    entry.to_string().ends_with("it waited for rank 2"),
-                    "{entry}"
-                );
-            }
-            meeting.wait();
-        });
-    });
 }

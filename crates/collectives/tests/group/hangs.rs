@@ -225,33 +225,6 @@ fn ranks_that_wait_for_each_other_in_two_calls_are_named_with_both() {
 }
 
 #[test]
-fn what_a_failed_sub_group_did_is_recorded_after_its_handles_are_gone() {
-    let meeting = Meeting::of(2);
-    let recorded = on_all_ranks(Wire::Threads, 2, options(), |group| {
-        let pair = group.subgroup(&[0, 1]).unwrap().unwrap();
-        pair.barrier().wait().unwrap();
-        if group.rank() == 1 {
-            meeting.wait();
-            return None;
-        }
-        let late = pair.all_reduce(vec![1f32; 7], ReduceOp::Sum);
-        drop(error(late.wait_within(MOMENT)));
-        wait_for_state(&pair, FlightState::Failed);
-        drop(pair);
-        meeting.wait();
-        let entry = |entry: &FlightEntry| entry.state == FlightState::Failed;
-        group.flight_record().into_iter().find(entry)
-    });
-    let failed = recorded
-        .into_iter()
-        .flatten()
-        .next()
-        .expect("rank 0's failed operation");
-    assert_eq!(failed.operation, "all_reduce(f32[7], sum)");
-    assert_eq!(failed.waiting_for, [1]);
-}
-
-#[test]
 fn a_rank_that_another_has_asked_to_give_a_sub_group_up_reports_the_hang_too() {
     let store: SharedStore = Arc::new(HashStore::new());
     let (meeting, waiting) = (Meeting::of(3), Meeting::of(2));

@@ -1,5 +1,6 @@
 //! Runs ranks as threads over either transport: of frames and of the data of collectives.
 
+use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, T
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::transport::{TcpMesh, ThreadMesh};
+use everburn_tests::assert_matches;
 pub use everburn_tests::{Meeting, in_parallel};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,8 +109,33 @@ pub fn on_every_wire<R: Send>(size: usize, body: impl Fn(ProcessGroup) -> R + Sy
 }
 
 /// The error of a result that must be one.
-pub fn error<T: std::fmt::Debug>(result: Result<T, CollectiveError>) -> CollectiveError {
+pub fn error<T: Debug>(result: Result<T, CollectiveError>) -> CollectiveError {
     result.expect_err("the operation should have failed")
+}
+
+/// Calls `call` on `size` ranks over both transports: it fails on each of them with `expected`, and so do later calls.
+#[track_caller]
+pub fn assert_mismatch<T: Debug>(
+    size: usize,
+    call: impl Fn(&ProcessGroup) -> Result<T, CollectiveError> + Sync,
+    expected: &str,
+) {
+    for wire in WIRES {
+        let errors = on_all_ranks(wire, size, options(), |group| {
+            let first = error(call(&group));
+            let later = error(group.barrier().wait());
+            (first, later)
+        });
+        for (rank, (first, later)) in errors.iter().enumerate() {
+            assert!(
+                matches!(first, CollectiveError::Mismatch { .. }),
+                "{wire:?} {rank}: {first:?}"
+            );
+            assert_verdict(&first.to_string(), rank, expected);
+            assert_matches!(later, CollectiveError::Poisoned { .. });
+            assert!(later.to_string().contains(expected), "{later}");
+        }
+    }
 }
 
 /// Demands that `text` is what `rank` says of a mismatch: `verdict`, which is the same on all ranks,

@@ -25,23 +25,6 @@ fn a_world_of_one_does_not_touch_the_store() {
 }
 
 #[test]
-fn a_group_can_be_made_again_through_the_same_store() {
-    let store = Arc::new(HashStore::new());
-    for round in 0..3 {
-        in_parallel(vec![0, 1, 2], |rank| {
-            let group = ProcessGroup::connect(rendezvous(store.clone(), rank, 3), options());
-            let group = group.unwrap();
-            let sum = group.all_reduce(vec![round], ReduceOp::Sum).wait().unwrap();
-            assert_eq!(
-                (sum[0], group.rank(), group.local_rank()),
-                (3 * round, rank, rank)
-            );
-            group.destroy().unwrap();
-        });
-    }
-}
-
-#[test]
 fn ranks_that_do_not_come_are_named() {
     let store = Arc::new(HashStore::new());
     let options = short_options();

@@ -1,41 +1,12 @@
 //! Ranks that call different things get one error, in the same words on all.
 
-use std::fmt::Debug;
-
-use everburn_collectives::group::{
-    Algorithm, CollectiveError, GroupOptions, ProcessGroup, ReduceOp, Work,
-};
+use everburn_collectives::group::{Algorithm, CollectiveError, GroupOptions, ReduceOp};
 use everburn_tests::{AssertContains, assert_matches};
 
 use crate::harness::{
-    WIRES, assert_verdict, error, in_parallel, on_all_ranks, on_every_wire, options,
-    over_threads_with,
+    WIRES, assert_mismatch, assert_verdict, error, in_parallel, on_all_ranks, on_every_wire,
+    options, over_threads_with,
 };
-
-/// Calls `call` on `size` ranks over both transports and demands `expected` on each of them.
-#[track_caller]
-fn assert_mismatch<T: Debug>(
-    size: usize,
-    call: impl Fn(&ProcessGroup) -> Work<T> + Sync,
-    expected: &str,
-) {
-    for wire in WIRES {
-        let errors = on_all_ranks(wire, size, options(), |group| {
-            let first = error(call(&group).wait());
-            let later = error(group.barrier().wait());
-            (first, later)
-        });
-        for (rank, (first, later)) in errors.iter().enumerate() {
-            assert!(
-                matches!(first, CollectiveError::Mismatch { .. }),
-                "{wire:?} {rank}: {first:?}"
-            );
-            assert_verdict(&first.to_string(), rank, expected);
-            assert_matches!(later, CollectiveError::Poisoned { .. });
-            assert!(later.to_string().contains(expected), "{later}");
-        }
-    }
-}
 
 #[test]
 fn one_of_many() {
@@ -43,7 +14,7 @@ fn one_of_many() {
         37,
         |group| {
             let length = if group.rank() == 20 { 11 } else { 10 };
-            group.all_reduce(vec![0f32; length], ReduceOp::Sum)
+            group.all_reduce(vec![0f32; length], ReduceOp::Sum).wait()
         },
         "collective 0 does not match: ranks 0-19, 21-36 called all_reduce(f32[10], sum); \
          rank 20 called all_reduce(f32[11], sum)",
@@ -52,24 +23,21 @@ fn one_of_many() {
 
 #[test]
 fn types() {
-    let work = |group: &ProcessGroup| match group.rank() {
-        0 => group
-            .all_reduce(vec![0f32; 3], ReduceOp::Sum)
-            .wait()
-            .map(drop),
-        _ => group
-            .all_reduce(vec![0f64; 3], ReduceOp::Sum)
-            .wait()
-            .map(drop),
-    };
-    for wire in WIRES {
-        let errors = on_all_ranks(wire, 2, options(), |group| error(work(&group)).to_string());
-        let expected = "collective 0 does not match: rank 0 called all_reduce(f32[3], sum); \
-                        rank 1 called all_reduce(f64[3], sum)";
-        for (rank, text) in errors.iter().enumerate() {
-            assert_verdict(text, rank, expected);
-        }
-    }
+    assert_mismatch(
+        2,
+        |group| match group.rank() {
+            0 => group
+                .all_reduce(vec![0f32; 3], ReduceOp::Sum)
+                .wait()
+                .map(drop),
+            _ => group
+                .all_reduce(vec![0f64; 3], ReduceOp::Sum)
+                .wait()
+                .map(drop),
+        },
+        "collective 0 does not match: rank 0 called all_reduce(f32[3], sum); \
+         rank 1 called all_reduce(f64[3], sum)",
+    );
 }
 
 #[test]
@@ -78,7 +46,7 @@ fn reductions() {
         2,
         |group| {
             let op = [ReduceOp::Sum, ReduceOp::Max][group.rank()];
-            group.reduce(vec![0i64; 3], op, 1)
+            group.reduce(vec![0i64; 3], op, 1).wait()
         },
         "collective 0 does not match: rank 0 called reduce(i64[3], sum, root 1); \
          rank 1 called reduce(i64[3], max, root 1)",
@@ -89,7 +57,7 @@ fn reductions() {
 fn roots() {
     assert_mismatch(
         4,
-        |group| group.broadcast(vec![1u8], group.rank() / 2),
+        |group| group.broadcast(vec![1u8], group.rank() / 2).wait(),
         "collective 0 does not match: ranks 0, 1 called broadcast(u8[1], root 0); \
          ranks 2, 3 called broadcast(u8[1], root 1)",
     );
@@ -126,7 +94,7 @@ fn orders() {
 fn equal_lengths_are_demanded_by_all_gather() {
     assert_mismatch(
         2,
-        |group| group.all_gather(vec![0f32; group.rank()]),
+        |group| group.all_gather(vec![0f32; group.rank()]).wait(),
         "collective 0 does not match: rank 0 called all_gather(f32[0]); \
          rank 1 called all_gather(f32[1])",
     );

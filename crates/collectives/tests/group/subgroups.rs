@@ -3,7 +3,9 @@
 use everburn_collectives::group::{CollectiveError, ReduceOp};
 use everburn_tests::assert_matches;
 
-use crate::harness::{Meeting, WIRES, assert_verdict, error, on_all_ranks, on_every_wire, options};
+use crate::harness::{
+    Meeting, WIRES, assert_mismatch, assert_verdict, error, on_all_ranks, on_every_wire, options,
+};
 
 #[test]
 fn disjoint_groups_work_at_once_and_nest() {
@@ -66,17 +68,15 @@ fn a_subgroup_outlives_its_parent() {
 
 #[test]
 fn lists_that_differ_are_named_on_every_rank() {
-    for wire in WIRES {
-        let texts = on_all_ranks(wire, 3, options(), |group| {
+    assert_mismatch(
+        3,
+        |group| {
             let list: &[usize] = if group.rank() == 2 { &[0, 2] } else { &[0, 1] };
-            error(group.subgroup(list).map(drop)).to_string()
-        });
-        let expected = "collective 0 does not match: ranks 0, 1 called subgroup([0, 1]); \
-                        rank 2 called subgroup([0, 2])";
-        for (rank, text) in texts.iter().enumerate() {
-            assert_verdict(text, rank, expected);
-        }
-    }
+            group.subgroup(list)
+        },
+        "collective 0 does not match: ranks 0, 1 called subgroup([0, 1]); \
+         rank 2 called subgroup([0, 2])",
+    );
 }
 
 #[test]

@@ -18,9 +18,9 @@ use serde_json::json;
 
 use crate::LONG;
 
-const TOKEN: &str = "the secret of the tests";
+pub const TOKEN: &str = "the secret of the tests";
 
-fn with_token(token: &str) -> StoreOptions {
+pub fn with_token(token: &str) -> StoreOptions {
     StoreOptions {
         timeout: LONG,
         ..StoreOptions::new(StoreAccess::Token(token.parse().unwrap()))
@@ -52,11 +52,7 @@ fn etcd_store_conforms() {
     let longest = (1 << 20) + (1 << 18) - 33;
     crate::conforms_up_to(longest, &|| Arc::new(open(&endpoints, "conforms")));
     let open_job: EtcdAddress = format!("etcd://{endpoints}/open").parse().unwrap();
-    let options = StoreOptions {
-        timeout: LONG,
-        ..StoreOptions::new(StoreAccess::Open)
-    };
-    let store = EtcdStore::connect(&open_job, &options).unwrap();
+    let store = EtcdStore::connect(&open_job, &crate::open_options()).unwrap();
     store.set("a", b"by anyone").unwrap();
     assert_eq!(store.get("a").unwrap(), b"by anyone");
     let (keys, leased) = keys_in(&etcd);

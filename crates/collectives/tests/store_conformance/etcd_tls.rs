@@ -8,14 +8,14 @@ use everburn_collectives::store::{
 use everburn_tests::{Etcd, assert_matches};
 
 use crate::LONG;
+use crate::etcd::{TOKEN, with_token};
 
 /// Joins a job in the etcd at `endpoints`; `files` follow the address.
 fn connect(endpoints: &str, files: &str, timeout: Duration) -> Result<EtcdStore, StoreError> {
     let address: EtcdAddress = format!("etcds://{endpoints}/job{files}").parse()?;
-    let access = StoreAccess::Token("the secret of the tests".parse().unwrap());
     let options = StoreOptions {
         timeout,
-        ..StoreOptions::new(access)
+        ..with_token(TOKEN)
     };
     EtcdStore::connect(&address, &options)
 }

@@ -1,5 +1,6 @@
 //! Every operation on every store, by one function.
 
+mod contract;
 mod etcd;
 #[cfg(feature = "tls")]
 mod etcd_tls;
@@ -14,8 +15,16 @@ use everburn_collectives::store::{
 };
 use everburn_tests::assert_matches;
 
-const SHORT: Duration = Duration::from_millis(30);
+use self::contract::{compare_set_has_its_four_cases, deadlines_name_the_keys};
+
 const LONG: Duration = Duration::from_secs(60);
+
+fn open_options() -> StoreOptions {
+    StoreOptions {
+        timeout: LONG,
+        ..StoreOptions::new(StoreAccess::Open)
+    }
+}
 
 /// Holds every store to its contract; `open` yields views of one and the same content.
 fn conforms(open: &dyn Fn() -> SharedStore) {
@@ -99,39 +108,6 @@ fn values_and_counters(store: &dyn Store) {
     assert_eq!(store.get("v/large").unwrap(), large);
 }
 
-fn compare_set_has_its_four_cases(store: &dyn Store) {
-    let absent_but_expected = store.compare_set("c", b"old", b"new").unwrap();
-    assert_eq!(absent_but_expected, b"old");
-    assert!(!store.check(&["c"]).unwrap(), "nothing was stored");
-    assert_eq!(store.compare_set("c", b"", b"first").unwrap(), b"first");
-    assert_eq!(store.compare_set("c", b"wrong", b"x").unwrap(), b"first");
-    assert_eq!(store.compare_set("c", b"first", b"next").unwrap(), b"next");
-    assert_eq!(store.get("c").unwrap(), b"next");
-}
-
-fn deadlines_name_the_keys(store: &dyn Store) {
-    store.set("d/there", b"").unwrap();
-    let waited = store.wait_within(&["d/there", "d/missing"], SHORT);
-    let got = store.get_within("d/missing", SHORT);
-    let both = store.multi_get_within(&["d/there", "d/missing"], SHORT);
-    for error in [waited.unwrap_err(), got.unwrap_err(), both.unwrap_err()] {
-        let StoreError::Timeout { keys, .. } = &error else {
-            panic!("{error}");
-        };
-        assert_eq!(keys.len(), 1, "only the missing one: {keys:?}");
-        assert!(keys[0].ends_with("d/missing"), "{keys:?}");
-        assert!(error.to_string().contains("d/missing"), "{error}");
-    }
-    let at_once = store.wait_within(&["d/missing"], Duration::ZERO);
-    assert_matches!(at_once, Err(StoreError::Timeout { .. }));
-    assert_eq!(store.get_within("d/there", Duration::ZERO).unwrap(), b"");
-    store.wait_within(&["d/there"], Duration::ZERO).unwrap();
-    // A wait that was called off leaves the store usable.
-    assert_eq!(store.add("d/n", 1).unwrap(), 1);
-    store.set("d/missing", b"here").unwrap();
-    assert_eq!(store.get("d/missing").unwrap(), b"here");
-}
-
 fn limits_are_kept(store: &dyn Store, longest: usize) {
     let long = "k".repeat(MAX_KEY_BYTES + 1);
     let error = store.set(&long, b"").unwrap_err();
@@ -192,15 +168,9 @@ fn file_store_conforms() {
 #[test]
 fn tcp_store_conforms() {
     let loopback = "127.0.0.1:0".parse().unwrap();
-    let server = TcpStoreServer::bind(loopback, StoreOptions::new(StoreAccess::Open)).unwrap();
+    let server = TcpStoreServer::bind(loopback, open_options()).unwrap();
     let address = server.local_addr().to_string();
-    conforms(&|| {
-        let options = StoreOptions {
-            timeout: LONG,
-            ..StoreOptions::new(StoreAccess::Open)
-        };
-        Arc::new(TcpStore::connect(&address, options).unwrap())
-    });
+    conforms(&|| Arc::new(TcpStore::connect(&address, open_options()).unwrap()));
 }
 
 #[test]

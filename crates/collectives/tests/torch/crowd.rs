@@ -4,7 +4,7 @@ use std::thread;
 
 use everburn_collectives::store::Store;
 
-use crate::python::Script;
+use crate::python;
 
 /// Clients of each side, and how often each adds.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ impl Crowd {
         let arguments = [
             "--first", of_each, "--count", of_each, "--world", world, "--rounds", rounds,
         ];
-        let script = Script::start("crowd.py", &[&place[..], &arguments].concat());
+        let mut script = python::start("crowd.py", &[&place[..], &arguments].concat());
         thread::scope(|scope| {
             for index in 0..self.of_each {
                 let open = &open;

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use everburn_collectives::store::{FileStore, SharedStore, Store};
+use everburn_tests::DEADLINE;
 
 use crate::crowd::Crowd;
 use crate::operations::{every_operation_of_pytorch, every_store, gloo_adds_up, script_answers};
-use crate::python::PATIENCE;
 
 fn open(path: &Path) -> FileStore {
-    FileStore::open_with_timeout(path, None, PATIENCE).unwrap()
+    FileStore::open_with_timeout(path, None, DEADLINE).unwrap()
 }
 
 fn place() -> (tempfile::TempDir, PathBuf) {

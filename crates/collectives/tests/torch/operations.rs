@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-use everburn_collectives::store::{PrefixStore, SharedStore, Store, StoreError};
+use everburn_collectives::store::{PrefixStore, SharedStore, Store};
 
-use crate::python::Script;
-
-const SHORT: Duration = Duration::from_millis(50);
+use crate::contract::{compare_set_has_its_four_cases, deadlines_name_the_keys};
+use crate::python;
 
 /// All 256 bytes.
 fn binary() -> Vec<u8> {
@@ -19,9 +17,9 @@ fn binary() -> Vec<u8> {
 /// What every store of PyTorch's can do. `other` is a second client of the same store.
 pub fn every_store(store: &SharedStore, other: &dyn Store) {
     values_and_counters(&**store);
-    compare_set(&**store);
+    compare_set_has_its_four_cases(&**store);
     presence(&**store);
-    time_outs(&**store);
+    deadlines_name_the_keys(&**store);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| other.get("w/late"));
         store.set("w/late", b"woken").unwrap();
@@ -37,7 +35,7 @@ pub fn every_store(store: &SharedStore, other: &dyn Store) {
 
 /// The script's line where every operation answers as it should; `place` says where the store is.
 pub fn script_answers(place: [&str; 2], more: &[&str]) {
-    let script = Script::start("operations.py", &[&place[..], more].concat());
+    let mut script = python::start("operations.py", &[&place[..], more].concat());
     assert_eq!(script.line(), "every operation answers as it should");
     script.finish();
 }
@@ -63,9 +61,9 @@ pub fn gloo_adds_up(init_method: &str, variables: &[(&str, String)]) {
             "--rank",
             rank,
         ];
-        Script::start_with("gloo.py", &arguments, variables)
+        python::start_with("gloo.py", &arguments, variables)
     });
-    for (rank, script) in ranks.into_iter().enumerate() {
+    for (rank, mut script) in ranks.into_iter().enumerate() {
         assert_eq!(script.line(), format!("rank {rank} of 2: 2997"));
         script.finish();
     }
@@ -89,15 +87,6 @@ fn values_and_counters(store: &dyn Store) {
     assert_eq!(store.add("n", 2).unwrap(), 42);
 }
 
-fn compare_set(store: &dyn Store) {
-    assert_eq!(store.compare_set("c", b"old", b"new").unwrap(), b"old");
-    assert!(!store.check(&["c"]).unwrap());
-    assert_eq!(store.compare_set("c", b"", b"first").unwrap(), b"first");
-    assert_eq!(store.compare_set("c", b"wrong", b"x").unwrap(), b"first");
-    assert_eq!(store.compare_set("c", b"first", b"next").unwrap(), b"next");
-    assert_eq!(store.get("c").unwrap(), b"next");
-}
-
 fn presence(store: &dyn Store) {
     store.set("p/a", b"").unwrap();
     let before = store.num_keys().unwrap();
@@ -109,19 +98,4 @@ fn presence(store: &dyn Store) {
     assert!(store.delete("p/b").unwrap());
     assert!(!store.delete("p/b").unwrap());
     assert_eq!(store.num_keys().unwrap(), before);
-}
-
-fn time_outs(store: &dyn Store) {
-    let waited = store.wait_within(&["p/a", "t/never"], SHORT).unwrap_err();
-    let got = store.get_within("t/never", SHORT).unwrap_err();
-    for error in [waited, got] {
-        let StoreError::Timeout { keys, .. } = &error else {
-            panic!("{error}");
-        };
-        assert_eq!(keys, &["t/never"]);
-    }
-    // A wait that was called off leaves the store usable.
-    assert_eq!(store.add("t/n", 1).unwrap(), 1);
-    store.set("t/never", b"now").unwrap();
-    assert_eq!(store.get("t/never").unwrap(), b"now");
 }

@@ -7,14 +7,15 @@ use std::time::Duration;
 use everburn_collectives::store::{
     SharedStore, Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer,
 };
+use everburn_tests::DEADLINE;
 
 use crate::crowd::Crowd;
 use crate::operations::{every_operation_of_pytorch, every_store, gloo_adds_up, script_answers};
-use crate::python::{PATIENCE, Script};
+use crate::python;
 
 fn options() -> StoreOptions {
     StoreOptions {
-        timeout: PATIENCE,
+        timeout: DEADLINE,
         ..StoreOptions::new(StoreAccess::Open)
     }
 }
@@ -34,7 +35,7 @@ fn connect(address: &str) -> TcpStore {
 #[test]
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn the_script_states_what_pytorchs_own_server_answers() {
-    let server = Script::start("serve.py", &["--backend", "libuv"]);
+    let mut server = python::start("serve.py", &["--backend", "libuv"]);
     script_answers(["--tcp", &server.line()], &[]);
     server.finish();
 }
@@ -51,7 +52,7 @@ fn a_client_of_pytorch_does_every_operation_on_our_server() {
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn our_client_does_every_operation_on_pytorchs_newer_and_older_server() {
     for backend in ["libuv", "legacy"] {
-        let server = Script::start("serve.py", &["--backend", backend]);
+        let mut server = python::start("serve.py", &["--backend", backend]);
         let address = server.line();
         let shared: SharedStore = Arc::new(connect(&address));
         every_store(&shared, &connect(&address));
@@ -77,7 +78,7 @@ fn eight_clients_of_pytorch_and_eight_of_ours_share_our_server() {
 #[test]
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn eight_clients_of_pytorch_and_eight_of_ours_share_pytorchs_server() {
-    let server = Script::start("serve.py", &["--backend", "libuv"]);
+    let mut server = python::start("serve.py", &["--backend", "libuv"]);
     let address = server.line();
     let crowd = Crowd {
         of_each: 8,
@@ -93,7 +94,7 @@ fn eight_clients_of_pytorch_and_eight_of_ours_share_pytorchs_server() {
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn a_wait_at_pytorchs_servers_ends_with_the_key_and_not_with_a_comparison() {
     for backend in ["libuv", "legacy"] {
-        let server = Script::start("serve.py", &["--backend", backend]);
+        let mut server = python::start("serve.py", &["--backend", backend]);
         let address = server.line();
         let (waiting, other) = (connect(&address), connect(&address));
         thread::scope(|scope| {
@@ -122,10 +123,10 @@ fn a_wait_at_pytorchs_servers_ends_with_the_key_and_not_with_a_comparison() {
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn a_client_with_a_token_learns_that_pytorchs_store_is_open() {
     for backend in ["libuv", "legacy"] {
-        let server = Script::start("serve.py", &["--backend", backend]);
+        let mut server = python::start("serve.py", &["--backend", backend]);
         let address = server.line();
         let options = StoreOptions {
-            timeout: PATIENCE,
+            timeout: DEADLINE,
             ..StoreOptions::new(StoreAccess::Token("a token of the tests".parse().unwrap()))
         };
         let error = TcpStore::connect(&address, options).unwrap_err();

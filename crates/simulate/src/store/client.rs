@@ -61,37 +61,37 @@ impl SimulatedStore {
         }
     }
 
-    fn to_server(&self, kind: Kind, bytes: usize) -> Message {
-        Message {
-            from: self.machine,
-            to: MACHINE,
-            connection: 2 * self.process,
+    /// Sends a request to the server, or the server's reply to one.
+    fn send(
+        &self,
+        is_reply: bool,
+        (kind, bytes): (Kind, usize),
+        arrives: impl FnOnce(&Arc<Kernel>) + Send + 'static,
+    ) {
+        let (mut from, mut to) = (self.machine, MACHINE);
+        if is_reply {
+            (from, to) = (to, from);
+        }
+        let message = Message {
+            from,
+            to,
+            connection: 2 * self.process + usize::from(is_reply),
             bytes: bytes as u64,
             kind,
-        }
-    }
-
-    fn to_client(&self, kind: Kind, bytes: usize) -> Message {
-        Message {
-            from: MACHINE,
-            to: self.machine,
-            connection: 2 * self.process + 1,
-            bytes: bytes as u64,
-            kind,
-        }
+        };
+        let server = &self.server;
+        let arrives = Box::new(arrives);
+        server.network.send(&server.kernel, &message, arrives);
     }
 
     /// Sends a request that has no reply.
     fn tell(&self, key: &str, bytes: usize, act: impl FnOnce(&StoreServer) + Send + 'static) {
         let server = self.server.clone();
-        let message = self.to_server(self.kind(key), key.len() + bytes);
         let arrives = move |kernel: &Arc<Kernel>| {
             let at = server.serve(1);
             kernel.at(at, Box::new(move |_| act(&server)));
         };
-        self.server
-            .network
-            .send(&self.server.kernel, &message, Box::new(arrives));
+        self.send(false, (self.kind(key), key.len() + bytes), arrives);
     }
 
     /// Sends a request and waits for its reply, whose bytes `size` counts.
@@ -107,21 +107,15 @@ impl SimulatedStore {
         let (slot, this) = (reply.clone(), self.clone());
         let arrives = move |kernel: &Arc<Kernel>| {
             let at = this.server.serve(keys);
-            let served = move |kernel: &Arc<Kernel>| {
+            let served = move |_: &Arc<Kernel>| {
                 let result = act(&this.server);
-                let message = this.to_client(kind, size(&result));
+                let bytes = size(&result);
                 *lock(&slot) = Some(result);
-                let replied = move |kernel: &Arc<Kernel>| kernel.wake(wait);
-                this.server
-                    .network
-                    .send(kernel, &message, Box::new(replied));
+                this.send(true, (kind, bytes), move |kernel| kernel.wake(wait));
             };
             kernel.at(at, Box::new(served));
         };
-        let message = self.to_server(kind, bytes);
-        self.server
-            .network
-            .send(&kernel, &message, Box::new(arrives));
+        self.send(false, (kind, bytes), arrives);
         kernel.block(wait, None);
         let result = lock(&reply).take();
         result.expect("only the reply wakes this thread")
@@ -130,11 +124,27 @@ impl SimulatedStore {
     fn ready(&self, keys: &[&str]) -> bool {
         let owned = owned(keys);
         let kind = self.kind(keys.first().unwrap_or(&""));
-        let act = move |server: &StoreServer| {
-            let server = lock(&server.server);
-            owned.iter().all(|key| server.values.contains_key(key))
-        };
+        let act = move |server: &StoreServer| server.absent(&owned).is_none();
         self.ask((kind, keys.len(), length(keys)), act, |_| 1)
+    }
+
+    /// The values of `keys` as they stand, each of which takes `more` bytes of the request than its key alone.
+    fn read(&self, keys: &[&str], more: usize) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        type Read = Result<(Vec<Option<Vec<u8>>>, usize), StoreError>;
+
+        let names = owned(keys);
+        let act = move |server: &StoreServer| -> Read {
+            let values = server.values.try_get_many(&borrowed(&names))?;
+            let size = |(name, value): (&String, &Option<Vec<u8>>)| {
+                value.as_ref().map_or(30, |value| 8 + size_of(name, value))
+            };
+            let bytes = names.iter().zip(&values).map(size).sum();
+            Ok((values, bytes))
+        };
+        let kind = self.kind(keys.first().unwrap_or(&""));
+        let asked = (kind, keys.len(), length(keys) + more * keys.len());
+        let size = |read: &Read| read.as_ref().map_or(1, |(_, bytes)| *bytes);
+        self.ask(asked, act, size).map(|(values, _)| values)
     }
 
     fn wait_on(&self, keys: &[&str], limit: Duration) -> bool {
@@ -150,24 +160,20 @@ impl SimulatedStore {
         let answer = {
             let this = self.clone();
             move || {
-                let message = this.to_client(kind, 1);
                 let arrived = move |kernel: &Arc<Kernel>| {
                     has_come.store(true, Ordering::Release);
                     kernel.wake(wait);
                 };
-                let network = &this.server.network;
-                network.send(&this.server.kernel, &message, Box::new(arrived));
+                this.send(true, (kind, 1), arrived);
             }
         };
         let arrives = move |kernel: &Arc<Kernel>| {
             let at = this.server.serve(waited.len());
             let served = move |_: &Arc<Kernel>| {
-                let mut server = lock(&this.server.server);
-                let absent = waited.iter().find(|key| !server.values.contains_key(*key));
-                let Some(absent) = absent.cloned() else {
-                    drop(server);
+                let Some(absent) = this.server.absent(&waited) else {
                     return answer();
                 };
+                let mut server = lock(&this.server.server);
                 let id = server.next_waiter;
                 server.next_waiter += 1;
                 server.waited.entry(absent).or_default().push(id);
@@ -180,9 +186,7 @@ impl SimulatedStore {
             };
             kernel.at(at, Box::new(served));
         };
-        let message = self.to_server(kind, length(keys));
-        let network = &self.server.network;
-        network.send(&kernel, &message, Box::new(arrives));
+        self.send(false, (kind, length(keys)), arrives);
         kernel.block(wait, Some(kernel.now() + limit));
         if come.load(Ordering::Acquire) {
             return true;
@@ -241,7 +245,8 @@ impl Store for SimulatedStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let (name, value) = (key.to_owned(), value.to_vec());
         self.tell(key, size_of(key, &value), move |server| {
-            lock(&server.server).values.insert(name.clone(), value);
+            let stored = server.values.set(&name, &value);
+            stored.expect("keys and values of ranks are short");
             server.appeared(&name);
         });
         Ok(())
@@ -263,21 +268,7 @@ impl Store for SimulatedStore {
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
-            let names = owned(now);
-            let act = move |server: &StoreServer| {
-                let server = lock(&server.server);
-                let values = names.iter().map(|name| server.values.get(name).cloned());
-                let values: Vec<Option<Vec<u8>>> = values.collect();
-                let sizes = names.iter().zip(&values);
-                let size = |(name, value): (&String, &Option<Vec<u8>>)| {
-                    value.as_ref().map_or(30, |value| 8 + size_of(name, value))
-                };
-                let bytes: usize = sizes.map(size).sum();
-                (values, bytes)
-            };
-            let kind = self.kind(now[0]);
-            let asked = (kind, count, length(now) + 60 * count);
-            found.extend(self.ask(asked, act, |(_, bytes)| *bytes).0);
+            found.extend(self.read(now, 60)?);
             rest = later;
         }
         Ok(found)
@@ -285,18 +276,8 @@ impl Store for SimulatedStore {
 
     fn multi_get_within(&self, keys: &[&str], limit: Duration) -> Result<Vec<Vec<u8>>, StoreError> {
         self.wait_for("multi_get", keys, limit)?;
-        let names = owned(keys);
-        let act = move |server: &StoreServer| {
-            let server = lock(&server.server);
-            let values = names.iter().map(|name| server.values.get(name).cloned());
-            let values: Vec<Vec<u8>> = values.map(Option::unwrap_or_default).collect();
-            let sizes = names.iter().zip(&values);
-            let bytes: usize = sizes.map(|(name, value)| 8 + size_of(name, value)).sum();
-            (values, bytes)
-        };
-        let kind = self.kind(keys.first().unwrap_or(&""));
-        let asked = (kind, keys.len(), length(keys));
-        Ok(self.ask(asked, act, |(_, bytes)| *bytes).0)
+        let values = self.read(keys, 0)?.into_iter();
+        Ok(values.map(Option::unwrap_or_default).collect())
     }
 
     fn wait_within(&self, keys: &[&str], limit: Duration) -> Result<(), StoreError> {
@@ -305,19 +286,12 @@ impl Store for SimulatedStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
         let name = key.to_owned();
-        let act = move |server: &StoreServer| {
-            let mut locked = lock(&server.server);
-            let before = locked.values.get(&name);
-            let before = before.and_then(|value| std::str::from_utf8(value).ok());
-            let sum = before.and_then(|text| text.parse().ok()).unwrap_or(0_i64) + amount;
-            locked
-                .values
-                .insert(name.clone(), sum.to_string().into_bytes());
-            drop(locked);
+        let act = move |server: &StoreServer| -> Result<i64, StoreError> {
+            let sum = server.values.add(&name, amount)?;
             server.appeared(&name);
-            sum
+            Ok(sum)
         };
-        Ok(self.ask((self.kind(key), 1, key.len() + 8), act, |_| 8))
+        self.ask((self.kind(key), 1, key.len() + 8), act, |_| 8)
     }
 
     fn compare_set(
@@ -328,19 +302,15 @@ impl Store for SimulatedStore {
     ) -> Result<Vec<u8>, StoreError> {
         let bytes = key.len() + expected.len() + desired.len();
         let (name, expected, desired) = (key.to_owned(), expected.to_vec(), desired.to_vec());
-        let act = move |server: &StoreServer| {
-            let mut locked = lock(&server.server);
-            match locked.values.get(&name) {
-                None if !expected.is_empty() => return expected,
-                Some(current) if *current != expected => return current.clone(),
-                _ => {}
+        let act = move |server: &StoreServer| -> Result<Vec<u8>, StoreError> {
+            let there = server.values.compare_set(&name, &expected, &desired)?;
+            if there == desired {
+                server.appeared(&name);
             }
-            locked.values.insert(name.clone(), desired.clone());
-            drop(locked);
-            server.appeared(&name);
-            desired
+            Ok(there)
         };
-        Ok(self.ask((self.kind(key), 1, bytes), act, Vec::len))
+        let size = |there: &Result<Vec<u8>, StoreError>| there.as_ref().map_or(1, Vec::len);
+        self.ask((self.kind(key), 1, bytes), act, size)
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
@@ -349,28 +319,23 @@ impl Store for SimulatedStore {
 
     fn delete(&self, key: &str) -> Result<bool, StoreError> {
         let name = key.to_owned();
-        let act = move |server: &StoreServer| lock(&server.server).values.remove(&name).is_some();
-        Ok(self.ask((self.kind(key), 1, key.len()), act, |_| 1))
+        let act = move |server: &StoreServer| server.values.delete(&name);
+        self.ask((self.kind(key), 1, key.len()), act, |_| 1)
     }
 
     fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
         for some in keys.chunks(PIPELINE_BYTES / 60) {
             let names = owned(some);
-            let act = move |server: &StoreServer| {
-                let mut server = lock(&server.server);
-                names
-                    .iter()
-                    .for_each(|name| drop(server.values.remove(name)));
-            };
+            let act = move |server: &StoreServer| server.values.delete_many(&borrowed(&names));
             let asked = (self.kind(some[0]), some.len(), length(some));
-            self.ask(asked, act, move |()| 8);
+            self.ask(asked, act, |_| 8)?;
         }
         Ok(())
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        let act = |server: &StoreServer| server.keys() as u64;
-        Ok(self.ask((Kind::Membership, 1, 1), act, |_| 8))
+        let act = |server: &StoreServer| server.values.num_keys();
+        self.ask((Kind::Membership, 1, 1), act, |_| 8)
     }
 
     fn timeout(&self) -> Duration {
@@ -388,6 +353,10 @@ fn size_of(key: &str, value: &[u8]) -> usize {
 
 fn owned(keys: &[&str]) -> Vec<String> {
     keys.iter().map(|key| (*key).to_owned()).collect()
+}
+
+fn borrowed(keys: &[String]) -> Vec<&str> {
+    keys.iter().map(String::as_str).collect()
 }
 
 fn length(keys: &[&str]) -> usize {

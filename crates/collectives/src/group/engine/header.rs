@@ -1,5 +1,6 @@
 //! The header that each rank sends on each channel at the beginning of a collective.
 
+use crate::fields::field;
 use crate::group::signature::{SIGNATURE_BYTES, Signature};
 
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -37,17 +38,10 @@ impl ChannelHeader {
         if bytes[0..4] != MAGIC {
             return Err("it sent a header that does not begin with the magic bytes".to_owned());
         }
-        let number = |at: usize| {
-            let mut number = [0; 8];
-            number.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(number)
-        };
-        let mut signature = [0; SIGNATURE_BYTES];
-        signature.copy_from_slice(&bytes[24..24 + SIGNATURE_BYTES]);
         Ok(Self {
-            sequence: number(8),
-            bytes: number(16),
-            signature: Signature::decode(&signature)?,
+            sequence: u64::from_le_bytes(field(bytes, 8)),
+            bytes: u64::from_le_bytes(field(bytes, 16)),
+            signature: Signature::decode(&field(bytes, 24))?,
         })
     }
 }

@@ -108,16 +108,17 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
     }
 
     /// Executes the plan.
-    pub(crate) fn run(mut self, wait_policy: WaitPolicy) -> Result<(), CollectiveError> {
+    pub(crate) fn run(mut self) -> Result<(), CollectiveError> {
         self.begin();
-        let mut backoff = Backoff::new(wait_policy, self.channels.is_oversubscribed());
+        let wait_policy = self.collective.wait_policy;
+        let mut backoff = Backoff::new(wait_policy, self.channels.oversubscribed);
         loop {
             if self.pass()? {
                 backoff.reset();
             }
             if self.is_over() {
                 return match self.disagree {
-                    true => Err(self.mismatch()),
+                    true => Err(self.mismatch(false)),
                     false => Ok(()),
                 };
             }
@@ -153,12 +154,12 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             let header = ChannelHeader {
                 sequence: self.collective.context.sequence,
                 bytes: plan.sends[to].bytes as u64,
-                signature: self.collective.signature(),
+                signature: self.collective.signature,
             };
             peer.header_out = Header(header.encode());
             (peer.sent, peer.received) = (to == rank, to == rank);
         }
-        peers[rank].signature = Some(self.collective.signature());
+        peers[rank].signature = Some(self.collective.signature);
         self.open = 2 * (size - 1);
         let block = self.block.min(size_of_val(self.buffers.values));
         let words = block.div_ceil(size_of::<u64>());
@@ -243,7 +244,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             scratch,
         } = &mut *self.workspace;
         let both = (self.collective.rank(), from);
-        let channels = self.channels.all();
+        let channels = &mut self.channels.by_rank;
         match transfer::receive(
             channels,
             plan,
@@ -299,7 +300,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             return Err(self.collective.protocol(from, reason));
         }
         self.workspace.peers[from].signature = Some(header.signature);
-        if header.signature != self.collective.signature() {
+        if header.signature != self.collective.signature {
             self.disagree = true;
             return Ok(());
         }

@@ -21,12 +21,12 @@ impl<T: Element> Engine<'_, '_, T> {
         })
     }
 
-    /// The error when ranks called different operations. The others have the same headers, so no abort
-    /// is sent.
-    pub(super) fn mismatch(&self) -> CollectiveError {
+    /// The error when ranks called different operations. Unless it is `late`, the others have the same headers, so no
+    /// abort is sent.
+    pub(super) fn mismatch(&self, late: bool) -> CollectiveError {
         let peers = self.workspace.peers.iter();
         let signatures: Vec<_> = peers.map(|peer| peer.signature).collect();
-        self.collective.mismatch(&signatures, false)
+        self.collective.mismatch(&signatures, late)
     }
 
     /// Checks for a failed group, lost peers and the deadline. Returns whether any bytes were moved.
@@ -34,7 +34,7 @@ impl<T: Element> Engine<'_, '_, T> {
         let core = self.collective.core;
         let context = &self.collective.context;
         let failure = core.mailbox.settled_failure(core.job_rank());
-        let late = Instant::now() >= self.collective.deadline();
+        let late = Instant::now() >= self.collective.deadline;
         // Reads failure and deadline first, received data second: a rank that was descheduled for long
         // still sees what the others sent before they failed. The loop ends because a collective moves
         // a finite number of bytes and never waits.
@@ -72,10 +72,8 @@ impl<T: Element> Engine<'_, '_, T> {
         if !late {
             return Ok(moved);
         }
-        let peers = &self.workspace.peers;
         if self.disagree {
-            let signatures: Vec<_> = peers.iter().map(|peer| peer.signature).collect();
-            return Err(self.collective.mismatch(&signatures, true));
+            return Err(self.mismatch(true));
         }
         Err(core.interrupted(context, Interruption::Deadline { missing }))
     }

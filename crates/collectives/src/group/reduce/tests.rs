@@ -182,12 +182,6 @@ every_type!(
 );
 
 #[test]
-fn integers_have_no_mean() {
-    assert!(!ReduceOp::Mean.supports(DType::I64));
-    assert!(ReduceOp::Mean.supports(DType::Bf16));
-}
-
-#[test]
 fn of_no_contributions_nothing_is_made() {
     for value in [f16::ONE, f16::NAN] {
         let mut result = [value];

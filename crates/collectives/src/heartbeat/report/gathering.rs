@@ -148,7 +148,11 @@ fn collect(heartbeat: &Heartbeat, hang: &Hang) -> Vec<RankReport> {
         runtime::sleep(left.min(heartbeat.options.interval + heartbeat.options.interval / 2));
         read_many(store, &keys).unwrap_or_default()
     };
-    let mut reports: Vec<RankReport> = followed.members.iter().map(|_| not_asked()).collect();
+    let not_asked = |_| RankReport {
+        evidence: Evidence::NotAsked,
+        ..RankReport::from_beat(&BeatEntry::Nothing)
+    };
+    let mut reports: Vec<RankReport> = followed.members.iter().map(not_asked).collect();
     for rank in &silent {
         reports[*rank] = RankReport::from_beat(&BeatEntry::Nothing);
     }
@@ -179,12 +183,4 @@ fn is_first_here(heartbeat: &Heartbeat, followed: &Followed) -> bool {
     // Rather two reports than none.
     let first = heartbeat.store.compare_set(&key, b"", &own);
     first.map_or(true, |first| first == own)
-}
-
-const fn not_asked() -> RankReport {
-    RankReport {
-        evidence: Evidence::NotAsked,
-        beat: None,
-        beats: false,
-    }
 }

@@ -129,7 +129,7 @@ fn layouts_that_cannot_be_are_refused() {
             "{error}"
         );
     }
-    assert_eq!(Layout::new(1, 4096).unwrap().bytes(), 8192);
+    assert_eq!(Layout::new(1, 4096).unwrap().bytes, 8192);
 }
 
 #[test]

@@ -6,12 +6,12 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::pwrite;
 
-use everburn_tests::{AssertContains, assert_matches};
+use everburn_tests::{AssertContains, assert_matches, holds_within};
 
 use super::super::layout::LINE;
 use super::super::{Address, Layout, Nonce, RingReceiver, RingSender, Segment, SegmentError};
@@ -97,18 +97,6 @@ fn two_mappings_of_one_process_see_each_other() {
     });
 }
 
-/// Rings and doorbells keep the memory when the segment itself is gone.
-#[test]
-fn ends_outlive_their_segment() {
-    let made = segment(2);
-    let (mut sender, receiver) = (made.sender(1, 0).unwrap(), made.receiver(1, 0).unwrap());
-    let doorbell = made.doorbell(0).unwrap();
-    drop(made);
-    assert_eq!(sender.try_write(b"still there"), Ok(11));
-    doorbell.ring();
-    assert_eq!(receiver.peek(64).unwrap(), b"still there");
-}
-
 /// A process of this test binary that plays rank 1 of the segment at `address`.
 struct Peer(Child);
 
@@ -131,20 +119,13 @@ impl Peer {
     }
 
     fn finish(mut self) {
-        let end = Instant::now() + GENEROUS;
-        while self.0.try_wait().unwrap().is_none() && Instant::now() < end {
-            // Nothing to wait on with a deadline: a process that has ended is only found by asking.
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        // Nothing to wait on with a deadline: a process that has ended is only found by asking.
+        holds_within(GENEROUS, || self.0.try_wait().unwrap().is_some());
         let _ = self.0.kill();
-        let mut told = String::new();
-        for mut pipe in [
-            Box::new(self.0.stdout.take().unwrap()) as Box<dyn std::io::Read>,
-            Box::new(self.0.stderr.take().unwrap()),
-        ] {
-            pipe.read_to_string(&mut told).unwrap();
-        }
-        assert!(self.0.wait().unwrap().success(), "{told}");
+        let output = self.0.wait_with_output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        let told = String::from_utf8_lossy(&told);
+        assert!(output.status.success(), "{told}");
         assert!(told.contains("1 passed"), "{told}");
     }
 }
@@ -228,11 +209,11 @@ fn more_memory_than_there_is_is_refused() {
     let layout = Layout::new(1023, 1 << 19).unwrap();
     let free = everburn_record::proc::available_memory().unwrap();
     assert!(
-        free < layout.bytes() as u64,
+        free < layout.bytes as u64,
         "a machine with more than 512 GiB to spare"
     );
     let told = Segment::create(layout, NONCE).unwrap_err().to_string();
-    let bytes = layout.bytes();
+    let bytes = layout.bytes;
     let expected = format!("shared memory of {bytes} bytes could not be allocated: ");
     assert!(told.starts_with(&expected), "{told}");
     told.assert_contains(["use fewer ranks, smaller rings, or TCP"]);
@@ -283,7 +264,7 @@ fn what_is_not_the_announced_segment_is_refused() {
     said(&file, "it is no");
 
     let layout = Layout::new(2, 4096).unwrap();
-    let bytes = layout.bytes() as u64;
+    let bytes = layout.bytes as u64;
     let good = layout.header(&NONCE);
     let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
@@ -355,5 +336,5 @@ fn what_a_rank_reads_of_its_rings_is_in_one_piece_and_nobody_elses() {
     }
     assert_eq!(all.len(), 3 * ranks * (ranks - 1));
     let ends = all.last().map(|last| last + capacity);
-    assert_eq!(ends, Some(layout.bytes()));
+    assert_eq!(ends, Some(layout.bytes));
 }

@@ -39,8 +39,8 @@ const LONGEST_NAME: usize = 128;
 pub struct EtcdAddress {
     endpoints: Vec<(String, u16)>,
     job: Option<String>,
-    /// `None`: plain HTTP.
-    tls: Option<TlsFiles>,
+    /// What TLS takes, where members are asked over it; `None`: plain HTTP.
+    pub(super) tls: Option<TlsFiles>,
 }
 
 impl EtcdAddress {
@@ -60,11 +60,6 @@ impl EtcdAddress {
     #[must_use]
     pub fn job(&self) -> Option<&str> {
         self.job.as_deref()
-    }
-
-    /// What TLS takes, where members are asked over it.
-    pub(super) fn tls(&self) -> Option<&TlsFiles> {
-        self.tls.as_ref()
     }
 
     pub(super) fn urls(&self) -> Vec<String> {

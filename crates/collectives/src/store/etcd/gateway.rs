@@ -75,14 +75,7 @@ enum Failure {
     /// Its certificate is not trusted, or it does not accept the one of this process.
     Untrusted(String),
     /// None will.
-    Lasting(Reason),
-}
-
-enum Reason {
-    Protocol(String),
-    Invalid(String),
-    Unauthenticated(String),
-    Unreachable(String),
+    Lasting(StoreError),
 }
 
 impl Gateway {
@@ -98,7 +91,7 @@ impl Gateway {
             .proxy(None)
             .max_idle_connections_per_host(IDLE_CONNECTIONS)
             .user_agent(concat!("everburn/", env!("CARGO_PKG_VERSION")));
-        let (config, advice) = match address.tls() {
+        let (config, advice) = match &address.tls {
             None => (config, ADVICE_WITHOUT_TLS),
             Some(files) => {
                 let with_files = tls::with_files(config, files);
@@ -118,15 +111,25 @@ impl Gateway {
         })
     }
 
-    pub(super) fn address(&self) -> &str {
-        &self.address
-    }
-
     /// The error of an etcd whose answers or keys are not as they should be.
     pub(super) fn malformed(&self, reason: impl Into<String>) -> StoreError {
         StoreError::Protocol {
             address: self.address.clone(),
             reason: reason.into(),
+        }
+    }
+
+    pub(super) fn unauthenticated(&self, reason: String) -> StoreError {
+        let address = self.address.clone();
+        StoreError::Unauthenticated { address, reason }
+    }
+
+    pub(super) fn unreachable(&self, operation: &'static str, reason: String) -> StoreError {
+        let address = self.address.clone();
+        StoreError::Unreachable {
+            address,
+            operation,
+            reason,
         }
     }
 
@@ -159,16 +162,16 @@ impl Gateway {
             let member = self.current.load(Ordering::Relaxed) % members;
             let limit = (deadline.left() / share).clamp(SHORTEST_ATTEMPT, ATTEMPT);
             attempts += 1;
-            let problem = match self.ask(&self.urls[member], path, body, limit) {
+            let problem = match self.ask(operation, &self.urls[member], path, body, limit) {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Lasting(reason)) => return Err(self.error(operation, reason)),
+                Err(Failure::Lasting(error)) => return Err(error),
                 Err(Failure::Untrusted(problem)) => {
                     untrusted += 1;
                     // All members, one after the other.
                     if untrusted >= members {
                         let reason =
                             format!("{} over TLS: {problem}; {}", self.urls[member], self.advice);
-                        return Err(self.error(operation, Reason::Unauthenticated(reason)));
+                        return Err(self.unauthenticated(reason));
                     }
                     problem
                 }
@@ -193,7 +196,7 @@ impl Gateway {
                     self.urls[member],
                     self.advice
                 );
-                return Err(self.error(operation, Reason::Unreachable(reason)));
+                return Err(self.unreachable(operation, reason));
             }
             if notice
                 .as_mut()
@@ -221,6 +224,7 @@ impl Gateway {
     /// Sends `body` to one member.
     fn ask<R: DeserializeOwned>(
         &self,
+        operation: &'static str,
         url: &str,
         path: &str,
         body: &str,
@@ -233,10 +237,11 @@ impl Gateway {
             .config()
             .timeout_global(Some(limit))
             .build();
+        let malformed = |reason: String| Failure::Lasting(self.malformed(reason));
         let passing = |error: ureq::Error| match error {
-            ureq::Error::BodyExceedsLimit(_) => Failure::Lasting(Reason::Protocol(format!(
-                "its answer has more than {MOST_ANSWER} bytes"
-            ))),
+            ureq::Error::BodyExceedsLimit(_) => {
+                malformed(format!("its answer has more than {MOST_ANSWER} bytes"))
+            }
             error if tls::is_refusal(&error) => Failure::Untrusted(error.to_string()),
             error => Failure::Passing(error.to_string()),
         };
@@ -246,62 +251,55 @@ impl Gateway {
         let answer = body.read_to_vec().map_err(passing)?;
         if status == 200 {
             return serde_json::from_slice(&answer).map_err(|error| {
-                let reason = format!("the answer of {url}{path} cannot be read: {error}");
-                Failure::Lasting(Reason::Protocol(reason))
+                malformed(format!("the answer of {url}{path} cannot be read: {error}"))
             });
         }
-        Err(refused(url, path, status, &answer))
+        Err(self.refused(operation, url, path, status, &answer))
     }
 
-    fn error(&self, operation: &'static str, reason: Reason) -> StoreError {
-        let address = self.address.clone();
-        match reason {
-            Reason::Protocol(reason) => self.malformed(reason),
-            Reason::Invalid(reason) => StoreError::Invalid { operation, reason },
-            Reason::Unauthenticated(reason) => StoreError::Unauthenticated { address, reason },
-            Reason::Unreachable(reason) => StoreError::Unreachable {
-                address,
-                operation,
-                reason,
-            },
-        }
-    }
-}
-
-/// What an answer means that is no success.
-fn refused(url: &str, path: &str, status: u16, answer: &[u8]) -> Failure {
-    let Ok(refusal) = serde_json::from_slice::<Refusal>(answer) else {
-        let reason = format!(
-            "{url}{path} answers with HTTP status {status}; check that it is the address for clients of an etcd, 3.4 or \
-             newer (etcds:// where it is asked over TLS)"
-        );
-        return match status {
-            // Something in between, while the member is away.
-            502..=504 => Failure::Passing(reason),
-            _ => Failure::Lasting(Reason::Protocol(reason)),
+    /// What an answer means that is no success.
+    fn refused(
+        &self,
+        operation: &'static str,
+        url: &str,
+        path: &str,
+        status: u16,
+        answer: &[u8],
+    ) -> Failure {
+        let Ok(refusal) = serde_json::from_slice::<Refusal>(answer) else {
+            let reason = format!(
+                "{url}{path} answers with HTTP status {status}; check that it is the address for clients of an etcd, 3.4 or \
+                 newer (etcds:// where it is asked over TLS)"
+            );
+            return match status {
+                // Something in between, while the member is away.
+                502..=504 => Failure::Passing(reason),
+                _ => Failure::Lasting(self.malformed(reason)),
+            };
         };
-    };
-    let text = refusal.text();
-    let has = |part: &str| text.contains(part);
-    if PASSING.contains(&refusal.code()) || has("too many requests") {
-        return Failure::Passing(text.to_owned());
+        let text = refusal.text();
+        let has = |part: &str| text.contains(part);
+        if PASSING.contains(&refusal.code()) || has("too many requests") {
+            return Failure::Passing(text.to_owned());
+        }
+        if has("request is too large") || has("too many operations") || has("larger than max") {
+            let advice =
+                "etcd's operator sets how much it takes (--max-request-bytes, --max-txn-ops)";
+            let reason = format!("{text}; {advice}");
+            return Failure::Lasting(StoreError::Invalid { operation, reason });
+        }
+        let advice = if has("user name is empty") || has("auth token") || has("permission denied") {
+            "; this etcd asks for a user and a password, which are not supported: let it take the ranks' machines without"
+        } else if has("space exceeded") {
+            "; this etcd is full: have its operator compact and defragment it, and clear its alarm"
+        } else if has("lease not found") {
+            GONE
+        } else {
+            ""
+        };
+        let reason = format!("{url} refuses: {text}{advice}");
+        Failure::Lasting(self.unreachable(operation, reason))
     }
-    if has("request is too large") || has("too many operations") || has("larger than max") {
-        let advice = "etcd's operator sets how much it takes (--max-request-bytes, --max-txn-ops)";
-        return Failure::Lasting(Reason::Invalid(format!("{text}; {advice}")));
-    }
-    let advice = if has("user name is empty") || has("auth token") || has("permission denied") {
-        "; this etcd asks for a user and a password, which are not supported: let it take the ranks' machines without"
-    } else if has("space exceeded") {
-        "; this etcd is full: have its operator compact and defragment it, and clear its alarm"
-    } else if has("lease not found") {
-        GONE
-    } else {
-        ""
-    };
-    Failure::Lasting(Reason::Unreachable(format!(
-        "{url} refuses: {text}{advice}"
-    )))
 }
 
 /// What it means that the keys of a living job are not there.

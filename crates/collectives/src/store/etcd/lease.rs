@@ -29,7 +29,7 @@ const JOB: &[u8] = b"a job of Everburn";
 /// A job's lease, renewed until this is dropped.
 #[derive(Debug)]
 pub(super) struct JobLease {
-    id: i64,
+    pub(super) id: i64,
     is_over: Arc<AtomicBool>,
     /// The thread ends once this is dropped.
     _stop: Sender<()>,
@@ -68,10 +68,6 @@ impl JobLease {
             }
         };
         Self::renew(gateway, id)
-    }
-
-    pub(super) fn id(&self) -> i64 {
-        self.id
     }
 
     /// Whether etcd has deleted the job's keys.
@@ -116,10 +112,10 @@ impl JobLease {
         std::thread::Builder::new()
             .name("everburn-etcd-lease".into())
             .spawn(renew)
-            .map_err(|error| StoreError::Unreachable {
-                address: gateway.address().to_owned(),
-                operation: CONNECT,
-                reason: format!("no thread can be started that renews the job's lease: {error}"),
+            .map_err(|error| {
+                let reason =
+                    format!("no thread can be started that renews the job's lease: {error}");
+                gateway.unreachable(CONNECT, reason)
             })?;
         Ok(Self {
             id,
@@ -132,12 +128,9 @@ impl JobLease {
 /// The lease of a job that is there, if this process may join it.
 fn lease_of(gateway: &Gateway, key: &str, seal: &Seal, job: &KeyValue) -> Result<i64, StoreError> {
     if seal.open(key.as_bytes(), &job.value) != Ok(JOB) {
-        return Err(StoreError::Unauthenticated {
-            address: gateway.address().to_owned(),
-            reason: "a job of this name is there whose secret is another (or it is an open one, or this process is): set \
-                     the same EVERBURN_JOB_TOKEN on every machine, or give another job another name"
-                .into(),
-        });
+        let reason = "a job of this name is there whose secret is another (or it is an open one, or this process is): set \
+                      the same EVERBURN_JOB_TOKEN on every machine, or give another job another name";
+        return Err(gateway.unauthenticated(reason.into()));
     }
     match job.lease {
         0 => Err(gateway.malformed(format!("its key `{key}` has no lease"))),

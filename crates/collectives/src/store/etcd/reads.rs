@@ -37,11 +37,10 @@ impl EtcdStore {
         full: &[u8],
         entry: &'a KeyValue,
     ) -> Result<&'a [u8], StoreError> {
-        self.seal.open(full, &entry.value).map_err(|Foreign| StoreError::Unauthenticated {
-            address: self.gateway.address().to_owned(),
-            reason: format!(
+        self.seal.open(full, &entry.value).map_err(|Foreign| {
+            self.gateway.unauthenticated(format!(
                 "the value of `{key}` was not written by a process with this job's secret: see who else can write to this etcd"
-            ),
+            ))
         })
     }
 

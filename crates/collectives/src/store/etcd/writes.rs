@@ -168,7 +168,7 @@ impl EtcdStore {
         deadline: Deadline,
     ) -> Result<Written, StoreError> {
         let changed = match change {
-            Change::Put(value) => requested_put(key, &self.seal.seal(key, value), self.lease.id()),
+            Change::Put(value) => requested_put(key, &self.seal.seal(key, value), self.lease.id),
             Change::Delete => requested_delete(key),
         };
         let bound = revision.map(|revision| if_revision(key, revision));
@@ -188,7 +188,7 @@ impl EtcdStore {
         let mut marker = self.markers.take(&self.namespace);
         let condition = if_version(&marker.key, marker.version);
         let conditions: Vec<_> = bound.into_iter().chain([condition]).collect();
-        changes.push(requested_put(&marker.key, b"", self.lease.id()));
+        changes.push(requested_put(&marker.key, b"", self.lease.id));
         let request = messages::transaction(
             &conditions,
             &changes,
@@ -220,10 +220,7 @@ impl EtcdStore {
     }
 
     pub(super) fn gone(&self, operation: &'static str) -> StoreError {
-        StoreError::Unreachable {
-            address: self.gateway.address().to_owned(),
-            operation,
-            reason: GONE.trim_start_matches("; ").into(),
-        }
+        let reason = GONE.trim_start_matches("; ").into();
+        self.gateway.unreachable(operation, reason)
     }
 }

@@ -30,7 +30,7 @@ impl From<io::Error> for ReplayFault {
 /// What has been read of the file so far.
 #[derive(Debug, Default)]
 pub(super) struct Replayed {
-    values: HashMap<Vec<u8>, Vec<u8>>,
+    pub(super) values: HashMap<Vec<u8>, Vec<u8>>,
     /// Just after the last whole record.
     offset: u64,
     /// Device and inode, to notice when the file was removed and made anew.
@@ -38,10 +38,6 @@ pub(super) struct Replayed {
 }
 
 impl Replayed {
-    pub(super) fn values(&self) -> &HashMap<Vec<u8>, Vec<u8>> {
-        &self.values
-    }
-
     /// Reads the whole records after `offset`; the file must be locked.
     pub(super) fn catch_up(&mut self, file: &File) -> Result<(), ReplayFault> {
         let metadata = file.metadata()?;

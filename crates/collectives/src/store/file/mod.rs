@@ -127,10 +127,14 @@ impl FileStore {
             }
             _ => "",
         };
+        self.refused(operation, format!("{error}{hint}"))
+    }
+
+    fn refused(&self, operation: &'static str, reason: String) -> StoreError {
         StoreError::Unreachable {
             address: self.address(),
             operation,
-            reason: format!("{error}{hint}"),
+            reason,
         }
     }
 
@@ -157,11 +161,7 @@ impl FileStore {
             };
             let metadata = file.metadata();
             let metadata = metadata.map_err(|error| self.unreachable(operation, &error))?;
-            owner::check_file(&metadata).map_err(|reason| StoreError::Unreachable {
-                address: self.address(),
-                operation,
-                reason,
-            })?;
+            owner::check_file(&metadata).map_err(|reason| self.refused(operation, reason))?;
             loop {
                 match flock(&file, how) {
                     Ok(()) => break,
@@ -169,15 +169,11 @@ impl FileStore {
                         std::thread::sleep(LOCK_INTERVAL);
                     }
                     Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                        return Err(StoreError::Unreachable {
-                            address: self.address(),
-                            operation,
-                            reason: format!(
-                                "another process has held the file's lock for {:?}; check for a \
-                                 stopped rank",
-                                start.elapsed()
-                            ),
-                        });
+                        let held = start.elapsed();
+                        let reason = format!(
+                            "another process has held the file's lock for {held:?}; check for a stopped rank"
+                        );
+                        return Err(self.refused(operation, reason));
                     }
                     Err(error) => return Err(self.unreachable(operation, &error.into())),
                 }
@@ -202,7 +198,7 @@ impl FileStore {
             Some(file) => self.replay(operation, &mut replayed, &file)?,
             None => *replayed = Replayed::default(),
         }
-        Ok(look(replayed.values()))
+        Ok(look(&replayed.values))
     }
 
     fn write<R>(
@@ -228,16 +224,13 @@ impl FileStore {
     ) -> Result<(), StoreError> {
         replayed.catch_up(file).map_err(|fault| match fault {
             ReplayFault::Io(error) => self.unreachable(operation, &error),
-            ReplayFault::Foreign => self.foreign(),
+            ReplayFault::Foreign => StoreError::Protocol {
+                address: self.address(),
+                reason:
+                    "the file does not hold a store; give the path of a file that does not exist"
+                        .into(),
+            },
         })
-    }
-
-    fn foreign(&self) -> StoreError {
-        StoreError::Protocol {
-            address: self.address(),
-            reason: "the file does not hold a store; give the path of a file that does not exist"
-                .into(),
-        }
     }
 
     fn wait_for<R>(

@@ -8,13 +8,18 @@ use super::StoreOptions;
 use super::client_waits::{early_wait_pauses, timed_out};
 use super::connect::connect;
 use super::connection::{Connection, Deadline, random_u64};
+use super::fault::Fault;
 use super::requests::{add_message, check_message, compare_message, key_message, keys_message};
 use super::shared_connection::SharedConnection;
-use super::wire::{CHECK_READY, opcode, put_string};
+use super::wire::{CHECK_READY, MAX_MESSAGE_BYTES, opcode, put_string};
 use crate::store::{Store, StoreError, check_key, check_keys, check_value, semantics, user_key};
 
 /// The counter of clients that have come, for a server of PyTorch.
 const WORKER_COUNTER: &[u8] = b"init/";
+
+/// How many bytes of requests are sent before their replies are read: few enough for the buffers of a connection,
+/// since a server that cannot send replies takes no further requests. 400 usual keys.
+const PIPELINE_BYTES: usize = 32 << 10;
 
 /// A [`Store`] served by a [`TcpStoreServer`](super::TcpStoreServer) or by PyTorch's `TCPStore`.
 ///
@@ -85,13 +90,11 @@ impl TcpStore {
             options,
             connection: SharedConnection::new(connection.answering_at_once()),
             idle: Mutex::default(),
-            nobodys_value: nobodys_value(),
+            nobodys_value: bytemuck::cast([random_u64(), random_u64()]),
         };
         // PyTorch's server waits for this when it expects a number of clients.
         let message = add_message(WORKER_COUNTER, 1);
-        store.ask("connect", deadline, &message, |connection| {
-            connection.i64(deadline)
-        })?;
+        store.ask("connect", deadline, &message, Connection::i64)?;
         Ok(store)
     }
 
@@ -115,9 +118,7 @@ impl TcpStore {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let nobodys = &self.nobodys_value;
         let message = compare_message(key, nobodys, nobodys);
-        let found = self.ask(operation, deadline, &message, |connection| {
-            connection.value(deadline)
-        })?;
+        let found = self.ask(operation, deadline, &message, Connection::value)?;
         Ok(Some(found).filter(|found| found != nobodys))
     }
 
@@ -130,19 +131,66 @@ impl TcpStore {
         check_keys(operation, keys)?;
         let message = keys_message(opcode::CHECK, keys);
         check_message(operation, keys.len(), &message)?;
-        let answer = self.ask(operation, deadline, &message, |connection| {
-            connection.byte(deadline)
-        })?;
+        let answer = self.ask(operation, deadline, &message, Connection::byte)?;
         Ok(answer == CHECK_READY)
+    }
+
+    fn multi_get(&self, keys: &[&str], deadline: Deadline) -> Result<Vec<Vec<u8>>, StoreError> {
+        let message = keys_message(opcode::MULTI_GET, keys);
+        self.ask("multi_get", deadline, &message, |connection, deadline| {
+            values_of(connection, keys.len(), deadline)
+        })
+    }
+
+    /// Sends the requests of many keys together, and lets `read` read that many replies; as often as it takes.
+    /// PyTorch's protocol has no such requests.
+    fn ask_for_each(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        request: impl Fn(&str) -> Vec<u8>,
+        mut read: impl FnMut(&mut Connection, usize, Deadline) -> Result<(), Fault>,
+    ) -> Result<(), StoreError> {
+        let deadline = Deadline::within(self.options.timeout);
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let mut message = Vec::new();
+            let mut count = 0;
+            for key in rest {
+                check_key(operation, key)?;
+                message.extend_from_slice(&request(key));
+                count += 1;
+                if message.len() >= PIPELINE_BYTES {
+                    break;
+                }
+            }
+            self.ask(operation, deadline, &message, |connection, deadline| {
+                read(connection, count, deadline)
+            })?;
+            rest = &rest[count..];
+        }
+        Ok(())
     }
 }
 
-fn nobodys_value() -> [u8; 16] {
-    let mut value = [0; 16];
-    let (left, right) = value.split_at_mut(8);
-    left.copy_from_slice(&random_u64().to_ne_bytes());
-    right.copy_from_slice(&random_u64().to_ne_bytes());
-    value
+/// Reads `count` values of one reply, or of one after the other.
+fn values_of(
+    connection: &mut Connection,
+    count: usize,
+    deadline: Deadline,
+) -> Result<Vec<Vec<u8>>, Fault> {
+    let mut total = 0;
+    let mut values = Vec::new();
+    for _ in 0..count {
+        let value = connection.value(deadline)?;
+        total += value.len();
+        if total > MAX_MESSAGE_BYTES {
+            let reason = format!("its reply has more than {MAX_MESSAGE_BYTES} bytes");
+            return Err(Fault::Protocol(reason));
+        }
+        values.push(value);
+    }
+    Ok(values)
 }
 
 impl Store for TcpStore {
@@ -183,11 +231,34 @@ impl Store for TcpStore {
         keys: &[&str],
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.get_all(keys, Deadline::within(deadline))
+        let deadline = Deadline::within(deadline);
+        let mut pauses = early_wait_pauses();
+        loop {
+            self.wait_for("multi_get", keys, deadline)?;
+            let values = self.multi_get(keys, self.at_least(deadline))?;
+            // An absent key is answered as an empty value: one of them may have been deleted after the wait.
+            if values.iter().all(|value| !value.is_empty())
+                || self.ready("multi_get", keys, self.at_least(deadline))?
+            {
+                return Ok(values);
+            }
+            if deadline.left().is_zero() {
+                return Err(timed_out("multi_get", keys, deadline));
+            }
+            pauses.sleep(deadline.left());
+        }
     }
 
     fn try_get_many(&self, keys: &[&str]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.peek_all(keys)
+        let nobodys = &self.nobodys_value;
+        let request = |key: &str| compare_message(key, nobodys, nobodys);
+        let mut found = Vec::with_capacity(keys.len());
+        self.ask_for_each("try_get", keys, request, |connection, count, deadline| {
+            let values = values_of(connection, count, deadline)?.into_iter();
+            found.extend(values.map(|value| Some(value).filter(|value| value != nobodys)));
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
@@ -202,9 +273,7 @@ impl Store for TcpStore {
         check_key("add", key)?;
         let deadline = Deadline::within(limit);
         let message = add_message(&user_key(key), amount);
-        let failed = match self.ask("add", deadline, &message, |connection| {
-            connection.i64(deadline)
-        }) {
+        let failed = match self.ask("add", deadline, &message, Connection::i64) {
             Ok(sum) => return Ok(sum),
             Err(error) => error,
         };
@@ -229,9 +298,7 @@ impl Store for TcpStore {
         check_value("compare_set", key, desired)?;
         let deadline = Deadline::within(self.options.timeout);
         let message = compare_message(key, expected, desired);
-        self.ask("compare_set", deadline, &message, |connection| {
-            connection.value(deadline)
-        })
+        self.ask("compare_set", deadline, &message, Connection::value)
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
@@ -242,14 +309,15 @@ impl Store for TcpStore {
         check_key("delete", key)?;
         let deadline = Deadline::within(self.options.timeout);
         let message = key_message(opcode::DELETE_KEY, key);
-        let deleted = self.ask("delete", deadline, &message, |connection| {
-            connection.i64(deadline)
-        })?;
+        let deleted = self.ask("delete", deadline, &message, Connection::i64)?;
         Ok(deleted > 0)
     }
 
     fn delete_many(&self, keys: &[&str]) -> Result<(), StoreError> {
-        self.delete_all(keys)
+        let request = |key: &str| key_message(opcode::DELETE_KEY, key);
+        self.ask_for_each("delete", keys, request, |connection, count, deadline| {
+            (0..count).try_for_each(|_| connection.i64(deadline).map(drop))
+        })
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
@@ -258,7 +326,7 @@ impl Store for TcpStore {
         message.extend_from_slice(&1_u64.to_ne_bytes());
         put_string(&mut message, WORKER_COUNTER);
         let deadline = Deadline::within(self.options.timeout);
-        let (all, counter) = self.ask("num_keys", deadline, &message, |connection| {
+        let (all, counter) = self.ask("num_keys", deadline, &message, |connection, deadline| {
             Ok((connection.i64(deadline)?, connection.byte(deadline)?))
         })?;
         let own = i64::from(counter == CHECK_READY);

@@ -47,11 +47,11 @@ impl TcpStore {
         operation: &'static str,
         deadline: Deadline,
         message: &[u8],
-        read: impl FnOnce(&mut Connection) -> Result<R, Fault>,
+        read: impl FnOnce(&mut Connection, Deadline) -> Result<R, Fault>,
     ) -> Result<R, StoreError> {
         self.on_connection(operation, deadline, |connection| {
             connection.confirm(message, deadline)?;
-            read(connection)
+            read(connection, deadline)
         })
     }
 

@@ -59,10 +59,10 @@ pub(super) struct Contents {
     /// Who waits for a key, in the order of arrival.
     waiters: HashMap<Awaited, Vec<ClientId>>,
     /// All that is held for clients: values, queues, waits, and their connections' buffers.
-    held_bytes: usize,
+    pub(super) held_bytes: usize,
     max_held_bytes: usize,
     /// How many requests were carried out.
-    requests: u64,
+    pub(super) requests: u64,
 }
 
 impl Contents {
@@ -144,7 +144,7 @@ impl Contents {
             }
             Request::CancelWait => {
                 // Where the wait has ended already, its reply is on its way before this one.
-                self.stop_waiting(client);
+                self.forget(client);
                 reply.push(WAIT_CANCELED);
             }
             Request::Ping(nonce) => reply.extend_from_slice(&nonce.to_ne_bytes()),
@@ -158,20 +158,6 @@ impl Contents {
             Request::Barrier(key, world) => self.barrier(client, key, *world, reply, woken)?,
         }
         Ok(())
-    }
-
-    /// Drops what a client that has gone away was waiting for.
-    pub(super) fn forget(&mut self, client: ClientId) {
-        self.stop_waiting(client);
-    }
-
-    pub(super) const fn requests(&self) -> u64 {
-        self.requests
-    }
-
-    /// How many bytes are held for clients, as they are counted.
-    pub(super) const fn held_bytes(&self) -> usize {
-        self.held_bytes
     }
 
     /// Whether so much more may be held.

@@ -57,12 +57,12 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 pub(super) struct Control {
     stopping: AtomicBool,
     waker: Waker,
-    connections: Mutex<usize>,
+    pub(super) connections: Mutex<usize>,
     unused: Condvar,
-    held_bytes: AtomicUsize,
-    requests: AtomicU64,
+    pub(super) held_bytes: AtomicUsize,
+    pub(super) requests: AtomicU64,
     /// Who was refused last, and why.
-    refused: Mutex<Option<String>>,
+    pub(super) refused: Mutex<Option<String>>,
 }
 
 impl Control {
@@ -71,22 +71,6 @@ impl Control {
         if let Err(error) = self.waker.wake() {
             tracing::error!("waking the store's server thread: {error}");
         }
-    }
-
-    pub(super) fn connections(&self) -> usize {
-        *lock(&self.connections)
-    }
-
-    pub(super) fn held_bytes(&self) -> usize {
-        self.held_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn refused(&self) -> Option<String> {
-        lock(&self.refused).clone()
     }
 
     fn set_connections(&self, count: usize) {
@@ -213,9 +197,9 @@ impl EventLoop {
                 *lock(&self.control.refused) = Some(refused);
                 self.publish_refused();
             }
-            let held_bytes = self.contents.held_bytes();
+            let held_bytes = self.contents.held_bytes;
             self.control.held_bytes.store(held_bytes, Ordering::Relaxed);
-            let requests = self.contents.requests();
+            let requests = self.contents.requests;
             self.control.requests.store(requests, Ordering::Relaxed);
         }
         if let Some(refused) = self.refusals.take_all() {

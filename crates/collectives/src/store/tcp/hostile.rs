@@ -104,8 +104,7 @@ pub fn store_stream(bytes: &[u8]) {
             let turn = peer.take_turn(&mut contents, &options, &mut scratch, &mut woken);
             if !client {
                 assert_eq!(
-                    contents.held_bytes(),
-                    0,
+                    contents.held_bytes, 0,
                     "an unauthenticated client stored something"
                 );
                 let waits = peer.deadline().is_some();
@@ -114,7 +113,7 @@ pub fn store_stream(bytes: &[u8]) {
                     "a pending connection without a deadline"
                 );
             }
-            assert!(contents.held_bytes() <= options.max_stored_bytes);
+            assert!(contents.held_bytes <= options.max_stored_bytes);
             match turn {
                 Ok(_) => {}
                 Err(Closing::WrongToken) if !token => panic!("there is no token to refuse for"),

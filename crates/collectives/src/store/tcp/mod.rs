@@ -1,7 +1,6 @@
 //! PyTorch's TCP store: its protocol on the wire, a server and a client.
 
 mod client;
-mod client_batches;
 mod client_requests;
 mod client_waits;
 mod connect;

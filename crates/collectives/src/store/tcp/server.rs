@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::event_loop::{Control, EventLoop};
 use super::{StoreAccess, StoreOptions};
 use crate::store::{StoreError, raise_descriptor_limit};
+use crate::sync::lock;
 
 /// Connections that may wait to be accepted: a thousand ranks start at the same moment.
 const BACKLOG: i32 = 4096;
@@ -103,26 +105,26 @@ impl TcpStoreServer {
     /// How many connections are open now.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.control.connections()
+        *lock(&self.control.connections)
     }
 
     /// How many bytes the store holds for its clients now, as counted by
     /// [`StoreOptions::max_stored_bytes`].
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.control.held_bytes()
+        self.control.held_bytes.load(Ordering::Relaxed)
     }
 
     /// How many requests the store has carried out since its start.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        self.control.requests()
+        self.control.requests.load(Ordering::Relaxed)
     }
 
     /// Who was refused last and why, as in `10.0.0.2: its job token does not match`, as far as it was logged.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
-        self.control.refused()
+        lock(&self.control.refused).clone()
     }
 
     /// Waits until no connection is open; returns false when `deadline` passes first.

@@ -86,22 +86,8 @@ float_reference!(
     |x| x,
     |x| x,
     [
-        0,
-        0x3f80_0000,
-        1,
-        0x007f_ffff,
-        0x7f7f_ffff,
-        0x7f80_0000,
-        0x7fc0_0001,
-        0x7f80_0001,
-        0x8000_0000,
-        0xbf80_0000,
-        0x8000_0001,
-        0x807f_ffff,
-        0xff7f_ffff,
-        0xff80_0000,
-        0xffc0_0002,
-        0xffa0_0002,
+        0, 0x3f800000, 1, 0x007fffff, 0x7f7fffff, 0x7f800000, 0x7fc00001, 0x7f800001, 0x80000000,
+        0xbf800000, 0x80000001, 0x807fffff, 0xff7fffff, 0xff800000, 0xffc00002, 0xffa00002,
     ]
 );
 float_reference!(

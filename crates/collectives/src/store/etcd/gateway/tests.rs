@@ -1,56 +1,18 @@
 //! Tests of `gateway`.
 
-use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
-
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
 
 fn judged(status: u16, answer: &str) -> (bool, String) {
-    match refused("http://a:1", "/v3/kv/txn", status, answer.as_bytes()) {
+    let address = "etcd://a:1".parse().unwrap();
+    let gateway = Gateway::new(&address, WaitListener::default()).unwrap();
+    match gateway.refused("get", "http://a:1", "/v3/kv/txn", status, answer.as_bytes()) {
         Failure::Passing(text) => (true, text),
-        Failure::Untrusted(text)
-        | Failure::Lasting(
-            Reason::Protocol(text)
-            | Reason::Invalid(text)
-            | Reason::Unauthenticated(text)
-            | Reason::Unreachable(text),
-        ) => (false, text),
+        Failure::Untrusted(text) => (false, text),
+        Failure::Lasting(error) => (false, error.to_string()),
     }
-}
-
-/// Keeps what is logged.
-struct Heard(Arc<Mutex<String>>);
-
-struct Message<'a>(&'a mut String);
-
-impl Visit for Message<'_> {
-    fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
-        writeln!(self.0, "{value:?}").unwrap();
-    }
-}
-
-impl Subscriber for Heard {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::WARN
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Message(&mut self.0.lock().unwrap()));
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 #[test]
@@ -59,18 +21,18 @@ fn a_process_that_does_not_reach_etcd_says_so_before_its_time_is_over() {
     let nobody = taken.local_addr().unwrap();
     drop(taken);
     let address = format!("etcd://{nobody}/job").parse().unwrap();
-    let gateway = Gateway::new(&address, WaitListener::default()).unwrap();
-    let text = Arc::new(Mutex::new(String::new()));
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&heard);
+    let on_wait = WaitListener::new(move |awaited| told.lock().unwrap().push(awaited.text.clone()));
+    let gateway = Gateway::new(&address, on_wait).unwrap();
     let notice = Some(WaitNotice::first_after(Duration::ZERO));
-    let call = || {
-        let deadline = Deadline::within(Duration::from_millis(200));
-        gateway.call_with::<Value>(notice, CONNECT, "/v3/kv/range", "{}", deadline)
-    };
-    let heard = Heard(Arc::clone(&text));
-    let error = tracing::subscriber::with_default(heard, call).unwrap_err();
-    let text = text.lock().unwrap();
-    assert_eq!(text.lines().count(), 1, "{text}");
-    let said = text.to_lowercase();
+    let deadline = Deadline::within(Duration::from_millis(200));
+    let error = gateway
+        .call_with::<Value>(notice, CONNECT, "/v3/kv/range", "{}", deadline)
+        .unwrap_err();
+    let heard = heard.lock().unwrap();
+    assert_eq!(heard.len(), 1, "{heard:?}");
+    let said = heard[0].to_lowercase();
     for part in [
         format!("the store at etcd://{nobody}/job is not reached yet (http://{nobody}: "),
         "connection refused".into(),
@@ -83,53 +45,22 @@ fn a_process_that_does_not_reach_etcd_says_so_before_its_time_is_over() {
 
 #[test]
 fn another_member_is_asked_only_where_that_may_help() {
+    let said = |text: &str, code: u8| format!(r#"{{"error":"etcdserver: {text}","code":{code}}}"#);
+    let message = r#"{"message":"etcdserver: request timed out","code":4}"#;
+    let of_stream =
+        r#"{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}"#;
     for (status, answer, passing, part) in [
-        (
-            503,
-            r#"{"error":"etcdserver: no leader","code":14}"#,
-            true,
-            "no leader",
-        ),
-        (
-            504,
-            r#"{"message":"etcdserver: request timed out","code":4}"#,
-            true,
-            "timed out",
-        ),
-        (
-            503,
-            r#"{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}"#,
-            true,
-            "no leader",
-        ),
-        (
-            429,
-            r#"{"error":"etcdserver: too many requests","code":8}"#,
-            true,
-            "too many",
-        ),
-        (
-            400,
-            r#"{"error":"etcdserver: request is too large","code":3}"#,
-            false,
-            "--max-request-bytes",
-        ),
-        (
-            400,
-            r#"{"error":"etcdserver: user name is empty","code":3}"#,
-            false,
-            "password",
-        ),
-        (
-            404,
-            r#"{"error":"etcdserver: requested lease not found","code":5}"#,
-            false,
-            "start the job again",
-        ),
-        (404, "404 page not found", false, "3.4 or newer"),
-        (502, "<html>", true, "502"),
+        (503, said("no leader", 14), true, "no leader"),
+        (504, message.into(), true, "timed out"),
+        (503, of_stream.into(), true, "no leader"),
+        (429, said("too many requests", 8), true, "too many"),
+        (400, said("request is too large", 3), false, "max-request"),
+        (400, said("user name is empty", 3), false, "password"),
+        (404, said("requested lease not found", 5), false, "start"),
+        (404, "404 page not found".into(), false, "3.4 or newer"),
+        (502, "<html>".into(), true, "502"),
     ] {
-        let (found, text) = judged(status, answer);
+        let (found, text) = judged(status, &answer);
         assert_eq!(found, passing, "{answer}");
         assert!(text.contains(part), "{text}");
     }

@@ -1,4 +1,4 @@
-//! What clients that ask in turn are answered.
+//! What clients that ask in turn are answered. What the store holds is compared with a model by [`super::hostile`].
 
 use super::*;
 
@@ -53,17 +53,6 @@ fn a_push_wakes_one_and_a_set_wakes_all() {
 }
 
 #[test]
-fn a_cancelled_or_vanished_client_is_forgotten() {
-    let mut store = Clients::new();
-    store.ask(1, &Request::Wait(vec![b"k"]));
-    store.ask(2, &Request::Wait(vec![b"k"]));
-    assert_eq!(store.ask(1, &Request::CancelWait).0, vec![WAIT_CANCELED]);
-    store.contents.forget(2);
-    assert_eq!(store.ask(4, &Request::Set(b"k", b"")).1, NOBODY);
-    assert!(store.contents.waiting.is_empty() && store.contents.waiters.is_empty());
-}
-
-#[test]
 fn a_barrier_counts_arrivals_under_its_key() {
     let mut store = Clients::new();
     let barrier = Request::Barrier(b"b", 3);
@@ -79,26 +68,6 @@ fn a_barrier_counts_arrivals_under_its_key() {
 }
 
 #[test]
-fn the_store_refuses_to_grow_without_bound() {
-    let mut contents = Contents::new(1_000);
-    let mut apply =
-        |request: Request<'_>| contents.apply(1, &request, &mut Vec::new(), &mut Vec::new());
-    assert_eq!(apply(Request::Set(b"a", &[0; 600])), Ok(()));
-    assert_eq!(
-        apply(Request::Set(b"b", &[0; 600])),
-        Err(Refusal::Full(1_000))
-    );
-    assert_eq!(
-        apply(Request::Append(b"a", &[0; 600])),
-        Err(Refusal::Full(1_000))
-    );
-    assert_eq!(apply(Request::Delete(b"a")), Ok(()));
-    assert_eq!(apply(Request::QueuePush(b"b", &[0; 600])), Ok(()));
-    assert_eq!(apply(Request::QueuePop(b"b")), Ok(()));
-    assert_eq!(apply(Request::Set(b"b", &[0; 600])), Ok(()));
-}
-
-#[test]
 fn an_item_goes_to_the_first_who_lacks_nothing_else() {
     let mut store = Clients::new();
     store.ask(1, &Request::Wait(vec![b"queue", b"other"]));
@@ -107,55 +76,6 @@ fn an_item_goes_to_the_first_who_lacks_nothing_else() {
     assert_eq!(store.ask(4, &Request::QueuePush(b"queue", b"item")).1, [2]);
     assert_eq!(store.ask(4, &Request::QueuePush(b"queue", b"item")).1, [3]);
     assert_eq!(store.ask(4, &Request::Set(b"other", b"")).1, [1]);
-}
-
-/// The waits alone grew the store from 3 MB to 2.9 GB.
-#[test]
-fn waits_are_part_of_what_is_held() {
-    const LIMIT: usize = 100_000;
-    let mut contents = Contents::new(LIMIT);
-    let names: Vec<String> = (0..100).map(|i| format!("{i:0>100}")).collect();
-    let keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let mut outcomes = Vec::new();
-    for client in 0..16 {
-        let wait = Request::Wait(keys.clone());
-        outcomes.push(contents.apply(client, &wait, &mut Vec::new(), &mut Vec::new()));
-        assert!(contents.held_bytes() <= LIMIT);
-    }
-    // Two have room; a refused wait leaves nothing.
-    let (waiting, refused) = outcomes.split_at(2);
-    assert_eq!(waiting, [Ok(()), Ok(())]);
-    assert!(refused.iter().all(|it| *it == Err(Refusal::Full(LIMIT))));
-    assert_eq!(contents.waiting.len(), 2);
-    contents.forget(0);
-    let mut woken = Vec::new();
-    for key in keys {
-        let set = Request::Set(key, b"");
-        contents
-            .apply(9, &set, &mut Vec::new(), &mut woken)
-            .unwrap();
-        contents
-            .apply(9, &Request::Delete(key), &mut Vec::new(), &mut woken)
-            .unwrap();
-    }
-    // All keys must exist at one time, and they never did.
-    assert_eq!((woken, contents.waiting.len()), (vec![], 1));
-    contents.forget(1);
-    assert_eq!(contents.held_bytes(), 0);
-}
-
-#[test]
-fn a_key_named_often_is_held_once() {
-    let mut contents = Contents::new(1_000);
-    let wait = Request::Wait(vec![b"k"; 100_000]);
-    let mut apply = |request: &Request<'_>| {
-        let mut woken = Vec::new();
-        let done = contents.apply(1, request, &mut Vec::new(), &mut woken);
-        (done, woken, contents.held_bytes())
-    };
-    assert_eq!(apply(&wait), (Ok(()), NOBODY, wait_cost(b"k")));
-    assert_eq!(apply(&Request::Set(b"k", b"")).1, [1]);
-    assert_eq!(apply(&Request::Delete(b"k")), (Ok(()), NOBODY, 0));
 }
 
 /// An item that its taker cannot be sent is not lost.

@@ -101,7 +101,8 @@ impl Contents {
         }
     }
 
-    pub(super) fn stop_waiting(&mut self, client: ClientId) {
+    /// Drops what a client was waiting for, which has gone away or calls the wait off.
+    pub(in crate::store::tcp) fn forget(&mut self, client: ClientId) {
         let Some(waiting) = self.waiting.remove(&client) else {
             return;
         };

@@ -87,14 +87,14 @@ fn half_sent_requests_hold_what_they_are_counted_as_and_two_small_buffers() {
         assert_eq!(peers.len() == COUNT, all_stay, "{} stay", peers.len());
         assert!(peers.len() > COUNT / 4, "{} stay", peers.len());
         let outside = 2 * FREE_BUFFER * peers.len();
-        assert!(contents.held_bytes() <= options.max_stored_bytes);
+        assert!(contents.held_bytes <= options.max_stored_bytes);
         let real = capacity(&peers);
         assert!(real >= half * peers.len());
-        assert!(real <= contents.held_bytes() + outside, "{real} bytes");
+        assert!(real <= contents.held_bytes + outside, "{real} bytes");
         for (peer, _) in peers {
             peer.release(&mut contents);
         }
-        assert_eq!(contents.held_bytes(), 0);
+        assert_eq!(contents.held_bytes, 0);
     }
 }
 
@@ -134,7 +134,7 @@ fn a_stream_of_writes_is_acknowledged_at_once() {
         let sets = [set(&[round, 0]), set(&[round, 1])].concat();
         near.write_all(&sets).unwrap();
         let held = usize::from(round + 1) * 2 * (2 + 5 + 128);
-        turn(&mut peer, &|_, contents| contents.held_bytes() == held);
+        turn(&mut peer, &|_, contents| contents.held_bytes == held);
         assert!(tcp_quickack(&peer.stream).unwrap());
         near.write_all(&PING).unwrap();
         turn(&mut peer, &|peer, _| peer.answered);

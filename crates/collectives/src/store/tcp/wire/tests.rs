@@ -4,13 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn set(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut out = vec![opcode::SET];
-    put_string(&mut out, key);
-    put_string(&mut out, value);
-    out
-}
-
 fn multi_set(pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut out = vec![opcode::MULTI_SET];
     out.extend_from_slice(&(pairs.len() as u64).to_ne_bytes());
@@ -62,21 +55,5 @@ proptest! {
             prop_assert!(Request::parse(&bytes[..length]).is_ok());
         }
         let _ = Request::parse(&bytes);
-    }
-
-    #[test]
-    fn what_is_cut_at_random_is_found_whole(
-        key in proptest::collection::vec(any::<u8>(), 0..50),
-        value in proptest::collection::vec(any::<u8>(), 0..300),
-        cut in 0_usize..400,
-    ) {
-        let request = set(&key, &value);
-        let cut = cut.min(request.len());
-        let mut scanner = Scanner::default();
-        if cut < request.len() {
-            prop_assert_eq!(scanner.scan(&request[..cut]), Ok(None));
-        }
-        prop_assert_eq!(scanner.scan(&request), Ok(Some(request.len())));
-        prop_assert_eq!(Request::parse(&request), Ok(Request::Set(&key, &value)));
     }
 }
