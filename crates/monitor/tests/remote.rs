@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use everburn_auth::{Acceptor, Dialer, JobToken};
 use everburn_monitor::{MonitorError, MonitorServer, PrometheusServer, Source, Target, Update};
 use everburn_record::{Event, EventKind};
+use everburn_tests::AssertContains;
 use tempfile::TempDir;
 
 /// Longer than anything here takes.
@@ -126,10 +127,7 @@ fn a_monitor_with_another_token_or_none_is_refused_on_loopback_too() {
     let error = target(&server).open(None).unwrap_err();
     assert!(matches!(error, MonitorError::TokenNeeded { .. }), "{error}");
     let words = error.to_string();
-    assert!(
-        words.contains("EVERBURN_JOB_TOKEN") && words.contains("folder"),
-        "{words}"
-    );
+    words.assert_contains(["EVERBURN_JOB_TOKEN", "folder"]);
     for other in [
         "Correct horse battery staple",
         "correct horse battery staple ",
@@ -297,18 +295,12 @@ fn each_scrape_has_the_newest_figures() {
         measure(folder.path(), step);
         let answer = scrape(&server, credential.reveal());
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        assert!(
-            answer.contains("\r\nContent-Type: text/plain; version=0.0.4"),
-            "{answer}"
-        );
-        assert!(
-            answer.contains(&format!("\neverburn_step {step}\n")),
-            "{answer}"
-        );
-        assert!(
-            answer.contains("\neverburn_loss{split=\"train\"} 0.5\n"),
-            "{answer}"
-        );
+        let at_step = format!("\neverburn_step {step}\n");
+        answer.assert_contains([
+            "\r\nContent-Type: text/plain; version=0.0.4",
+            &at_step,
+            "\neverburn_loss{split=\"train\"} 0.5\n",
+        ]);
     }
 }
 
