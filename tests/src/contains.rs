@@ -1,4 +1,7 @@
-//! What a test demands of a text or a value, and the variables it sets.
+//! What a test demands of a text or a value, the words of a command, and the variables it sets.
+
+use std::ffi::OsStr;
+use std::process::Command;
 
 /// Demands parts of a text.
 pub trait AssertContains {
@@ -25,6 +28,12 @@ macro_rules! assert_matches {
             ref other => panic!("{other:?} does not match {}", stringify!($pattern)),
         }
     };
+}
+
+/// The words after a command's program, as a line.
+pub fn words_of(command: &Command) -> String {
+    let words = command.get_args().map(OsStr::to_string_lossy);
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Looks a variable up among `set`, the first of a name.

@@ -38,7 +38,7 @@ mod terminal;
 mod threads;
 mod wait;
 
-pub use contains::{AssertContains, lookup};
+pub use contains::{AssertContains, lookup, words_of};
 pub use etcd::Etcd;
 pub use everburn::{Everburn, NO_PRESET, SMALL, TOKEN, assert_refused, binary};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};

@@ -175,10 +175,7 @@ mod tests {
         let options = ResilienceBench::try_parse_from(words).unwrap();
         let words = |side: usize| {
             let command = options.training(Path::new("e"), SIDES[side].1, Path::new("/run"));
-            let words = command
-                .get_args()
-                .map(|word| word.to_string_lossy().into_owned());
-            words.collect::<Vec<_>>().join(" ")
+            everburn_tests::words_of(&command)
         };
         assert!(words(0).ends_with("--heartbeat-timeout 0 --compare-every 0"));
         assert!(words(3).ends_with("--checkpoint-every 100steps --elastic 1:2"));

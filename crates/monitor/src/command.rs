@@ -209,7 +209,6 @@ mod tests {
     #[test]
     fn a_rank_0_that_is_stopped_is_not_alive_and_as_silent_as_its_file_is_old() {
         use everburn_record::{LiveRank, proc};
-        use rustix::process::{Pid, Signal, kill_process};
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let run = everburn_tests::Run::begin(folder.path());
@@ -218,9 +217,8 @@ mod tests {
         let config = std::fs::File::options().write(true).open(at("config.toml"));
         config.unwrap().set_modified(begun).unwrap();
         let _owner = run.hold();
-        let sleep = std::process::Command::new("sleep").arg("60").spawn();
-        let mut child = sleep.unwrap();
-        kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+        let mut sleep = std::process::Command::new("sleep");
+        let child = everburn_tests::StoppedProcess::start(sleep.arg("60"));
         let rank = |rank, pid| LiveRank {
             rank,
             alive: true,
@@ -239,8 +237,6 @@ mod tests {
         let begun = std::time::Instant::now();
         let mut lines = Until(r#""stopped":true"#, Vec::new(), begun);
         print_json(source, &mut lines);
-        child.kill().unwrap();
-        child.wait().unwrap();
         let text = String::from_utf8(lines.1).unwrap();
         let Update::Live(live) = serde_json::from_str(text.lines().last().unwrap()).unwrap() else {
             panic!("{text}")

@@ -73,12 +73,6 @@ impl RunTail {
         })
     }
 
-    /// The folder.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// What is new. Looks at a few files, and waits for nothing; a long run comes in several pieces.
     pub fn poll(&mut self) -> Vec<Update> {
         let mut updates = Vec::new();

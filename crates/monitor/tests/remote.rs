@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use everburn_auth::{Acceptor, Dialer, JobToken};
 use everburn_monitor::{MonitorError, MonitorServer, PrometheusServer, Source, Target, Update};
 use everburn_record::{Event, EventKind};
+use everburn_tests::AssertContains;
+use tempfile::TempDir;
 
 /// Longer than anything here takes.
 const GENEROUS: Duration = Duration::from_secs(60);
@@ -22,19 +24,27 @@ fn serve(folder: &Path) -> MonitorServer {
     MonitorServer::start("127.0.0.1:0", folder, &token()).unwrap()
 }
 
-fn run(folder: &Path) {
-    everburn_tests::Run::begin(folder);
-    note(folder, "it begins");
+/// The folder of a run that has begun.
+fn run() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    everburn_tests::Run::begin(folder.path());
+    note(folder.path(), "it begins");
+    folder
 }
 
 fn note(folder: &Path, text: &str) {
     let event = Event::new(EventKind::Start, text);
+    let line = serde_json::to_string(&event).unwrap();
+    append(folder, "events.jsonl", &line);
+}
+
+fn append(folder: &Path, name: &str, line: &str) {
     let mut file = std::fs::File::options()
         .create(true)
         .append(true)
-        .open(folder.join("events.jsonl"))
+        .open(folder.join(name))
         .unwrap();
-    writeln!(file, "{}", serde_json::to_string(&event).unwrap()).unwrap();
+    writeln!(file, "{line}").unwrap();
 }
 
 fn target(server: &MonitorServer) -> Target {
@@ -58,8 +68,7 @@ fn tells(text: &str) -> impl Fn(&Update) -> bool {
 
 #[test]
 fn several_look_on_and_what_happens_comes_to_all() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     let server = serve(folder.path());
     let open = || target(&server).open(Some(&token())).unwrap();
     let mut sources = [
@@ -113,16 +122,12 @@ fn challenge(connection: &mut TcpStream, nonce: &[u8; 32]) -> [u8; 64] {
 
 #[test]
 fn a_monitor_with_another_token_or_none_is_refused_on_loopback_too() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     let server = serve(folder.path());
     let error = target(&server).open(None).unwrap_err();
     assert!(matches!(error, MonitorError::TokenNeeded { .. }), "{error}");
     let words = error.to_string();
-    assert!(
-        words.contains("EVERBURN_JOB_TOKEN") && words.contains("folder"),
-        "{words}"
-    );
+    words.assert_contains(["EVERBURN_JOB_TOKEN", "folder"]);
     for other in [
         "Correct horse battery staple",
         "correct horse battery staple ",
@@ -137,8 +142,7 @@ fn a_monitor_with_another_token_or_none_is_refused_on_loopback_too() {
 
 #[test]
 fn a_stranger_learns_nothing_of_the_run() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     let server = serve(folder.path());
     let mut stranger = connect(&server);
     challenge(&mut stranger, &[b'x'; 32]);
@@ -148,8 +152,7 @@ fn a_stranger_learns_nothing_of_the_run() {
 
 #[test]
 fn a_proof_is_worth_nothing_a_second_time() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     let server = serve(folder.path());
     // All that a monitor sends, as somebody may have recorded it.
     let dialer = Dialer::new(&token().key("monitor"), GREETING).unwrap();
@@ -221,8 +224,7 @@ fn a_folder_without_a_run_is_not_served() {
 
 #[test]
 fn strangers_that_stay_do_not_keep_a_monitor_out() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     let server = serve(folder.path());
     let strangers: Vec<_> = (0..100).map(|_| connect(&server)).collect();
     let mut source = target(&server).open(Some(&token())).unwrap();
@@ -238,8 +240,7 @@ fn a_server_that_ends_is_missed_and_one_that_comes_back_is_found() {
 
 /// Whether the port was still free when the server came back.
 fn is_missed_and_found() -> bool {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     let server = serve(folder.path());
     let address = server.address().to_string();
     let mut source = target(&server).open(Some(&token())).unwrap();
@@ -282,43 +283,30 @@ fn scrape(server: &PrometheusServer, credential: &str) -> String {
 
 fn measure(folder: &Path, step: u64) {
     let line = format!("{{\"kind\":\"step\",\"epoch\":1,\"step\":{step},\"loss\":0.5}}");
-    let mut file = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(folder.join("metrics.jsonl"))
-        .unwrap();
-    writeln!(file, "{line}").unwrap();
+    append(folder, "metrics.jsonl", &line);
 }
 
 #[test]
 fn each_scrape_has_the_newest_figures() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     let server = PrometheusServer::start("127.0.0.1:0", folder.path(), &token()).unwrap();
     let credential = PrometheusServer::credential(&token());
     for step in [1, 2] {
         measure(folder.path(), step);
         let answer = scrape(&server, credential.reveal());
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        assert!(
-            answer.contains("\r\nContent-Type: text/plain; version=0.0.4"),
-            "{answer}"
-        );
-        assert!(
-            answer.contains(&format!("\neverburn_step {step}\n")),
-            "{answer}"
-        );
-        assert!(
-            answer.contains("\neverburn_loss{split=\"train\"} 0.5\n"),
-            "{answer}"
-        );
+        let at_step = format!("\neverburn_step {step}\n");
+        answer.assert_contains([
+            "\r\nContent-Type: text/plain; version=0.0.4",
+            &at_step,
+            "\neverburn_loss{split=\"train\"} 0.5\n",
+        ]);
     }
 }
 
 #[test]
 fn a_scrape_without_the_credential_learns_nothing_and_the_jobs_token_is_none() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     measure(folder.path(), 1);
     let server = PrometheusServer::start("127.0.0.1:0", folder.path(), &token()).unwrap();
     let other: JobToken = "another token of this length".parse().unwrap();
@@ -338,8 +326,7 @@ fn a_scrape_without_the_credential_learns_nothing_and_the_jobs_token_is_none() {
 
 #[test]
 fn connections_that_ask_nothing_do_not_keep_a_scrape_out() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
+    let folder = run();
     let server = PrometheusServer::start("127.0.0.1:0", folder.path(), &token()).unwrap();
     let silent: Vec<_> = (0..100).map(|_| connect_to(server.address())).collect();
     let answer = scrape(&server, PrometheusServer::credential(&token()).reveal());

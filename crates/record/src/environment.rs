@@ -85,17 +85,6 @@ impl Environment {
     pub const FILE: &str = "environment.json";
 
     /// That of the run in a folder, where it can be read.
-    ///
-    /// ```
-    /// use everburn_record::Environment;
-    ///
-    /// let run = tempfile::tempdir()?;
-    /// assert_eq!(Environment::of_run(run.path()), None);
-    /// std::fs::write(run.path().join(Environment::FILE), r#"{"host":"node7"}"#)?;
-    /// let environment = Environment::of_run(run.path()).unwrap();
-    /// assert_eq!(environment.host.as_deref(), Some("node7"));
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
     pub fn of_run(run: &Path) -> Option<Self> {
         let text = file::read_text(&run.join(Self::FILE), LONGEST).ok()?;
         serde_json::from_str(&text).ok()

@@ -60,22 +60,7 @@ impl EventKind {
 
     /// The word for it.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Resume => "resume",
-            Self::Checkpoint => "checkpoint",
-            Self::CheckpointFailed => "checkpoint-failed",
-            Self::Loss => "loss",
-            Self::Restart => "restart",
-            Self::Regroup => "regroup",
-            Self::Stall => "stall",
-            Self::Divergence => "divergence",
-            Self::Fault => "fault",
-            Self::Skip => "skip",
-            Self::Failure => "failure",
-            Self::Stop => "stop",
-            Self::Warning => "warning",
-        }
+        self.name_and_sign().0
     }
 
     /// The word that people see, beside the loss of the model.
@@ -95,21 +80,25 @@ impl EventKind {
 
     /// A sign for it, where there is no room for a word: of the plain characters that every font has.
     pub fn sign(self) -> char {
+        self.name_and_sign().1
+    }
+
+    fn name_and_sign(self) -> (&'static str, char) {
         match self {
-            Self::Start => '▸',
-            Self::Resume => '↻',
-            Self::Checkpoint => '◆',
-            Self::CheckpointFailed => '◇',
-            Self::Loss => '×',
-            Self::Restart => '▲',
-            Self::Regroup => '●',
-            Self::Stall => '■',
-            Self::Divergence => '≠',
-            Self::Fault => '⚡',
-            Self::Skip => '~',
-            Self::Failure => '✖',
-            Self::Stop => '▪',
-            Self::Warning => '!',
+            Self::Start => ("start", '▸'),
+            Self::Resume => ("resume", '↻'),
+            Self::Checkpoint => ("checkpoint", '◆'),
+            Self::CheckpointFailed => ("checkpoint-failed", '◇'),
+            Self::Loss => ("loss", '×'),
+            Self::Restart => ("restart", '▲'),
+            Self::Regroup => ("regroup", '●'),
+            Self::Stall => ("stall", '■'),
+            Self::Divergence => ("divergence", '≠'),
+            Self::Fault => ("fault", '⚡'),
+            Self::Skip => ("skip", '~'),
+            Self::Failure => ("failure", '✖'),
+            Self::Stop => ("stop", '▪'),
+            Self::Warning => ("warning", '!'),
         }
     }
 }

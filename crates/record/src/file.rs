@@ -35,16 +35,6 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Writes what `fill` writes to `path`, whole or not at all. Nothing is synced to the disk.
 ///
-/// ```
-/// use std::io::Write;
-///
-/// let folder = tempfile::tempdir()?;
-/// let path = folder.path().join("live.json");
-/// everburn_record::file::replace(&path, |file| write!(file, "[{}]", 3))?;
-/// assert_eq!(std::fs::read_to_string(path)?, "[3]");
-/// # Ok::<(), std::io::Error>(())
-/// ```
-///
 /// # Errors
 /// The system's error, or that of `fill`. What was at `path` before is then still there.
 pub fn replace(
@@ -80,16 +70,6 @@ pub fn write_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
 }
 
 /// Writes `bytes` over a file that is there, in the room that it has on the disk: what [`replace`] cannot do on a full one.
-///
-/// ```
-/// let folder = tempfile::tempdir()?;
-/// let path = folder.path().join("live.json");
-/// assert!(everburn_record::file::overwrite(&path, b"{}").is_err(), "there is none");
-/// std::fs::write(&path, "[1, 2]")?;
-/// everburn_record::file::overwrite(&path, b"{}")?;
-/// assert_eq!(std::fs::read_to_string(path)?, "{}");
-/// # Ok::<(), std::io::Error>(())
-/// ```
 ///
 /// # Errors
 /// The system's error, that `path` is a link, or that the file has less room than this takes. After an error of the system it

@@ -47,9 +47,7 @@ impl Finding {
     pub fn ok(subject: &'static str, found: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Ok,
-            subject,
-            found: found.into(),
-            advice: Cow::Borrowed(""),
+            ..Self::warn(subject, found, "")
         }
     }
 
@@ -75,9 +73,7 @@ impl Finding {
     ) -> Self {
         Self {
             verdict: Verdict::Fail,
-            subject,
-            found: found.into(),
-            advice: advice.into(),
+            ..Self::warn(subject, found, advice)
         }
     }
 

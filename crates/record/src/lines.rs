@@ -16,19 +16,6 @@ pub enum Line<'a> {
 
 /// Hands the lines of `from` to `take`, with their numbers from 1, and no more than `longest` bytes of each.
 ///
-/// ```
-/// use everburn_record::lines::{Line, each};
-///
-/// let mut whole = Vec::new();
-/// each(&b"one\ntwo\nthr"[..], 80, |number, line| {
-///     if let Line::Whole(text) = line {
-///         whole.push((number, text.to_vec()));
-///     }
-/// })?;
-/// assert_eq!(whole, [(1, b"one".to_vec()), (2, b"two".to_vec())]);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-///
 /// # Errors
 /// The system's error; the lines before it have been handed out.
 pub fn each(

@@ -68,13 +68,6 @@ pub fn unless_secret<'a>(name: &str, value: &'a str) -> &'a str {
 }
 
 /// A word of a command that a person copies into a shell: in quotation marks where the shell would change it.
-///
-/// ```
-/// use everburn_record::plain::word;
-///
-/// assert_eq!(word("runs/mnist-1"), "runs/mnist-1");
-/// assert_eq!(word("my runs/a"), "'my runs/a'");
-/// ```
 pub fn word(word: impl AsRef<OsStr>) -> String {
     let word = word.as_ref().to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,+@%".contains(c);

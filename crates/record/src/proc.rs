@@ -34,15 +34,6 @@ pub fn counted_resident_memory() -> Option<u64> {
 
 /// How many bytes the pages of `memory` have that are resident or swapped out (`pagemap`): memory that nobody has written
 /// since the system gave it has none.
-///
-/// ```
-/// let written = vec![1_u8; 1 << 20];
-/// let mut copy = Vec::with_capacity(1 << 20);
-/// copy.extend_from_slice(&written);
-/// copy.clear();
-/// let resident = everburn_record::proc::resident_bytes_of(copy.spare_capacity_mut());
-/// assert!(resident.is_none_or(|bytes| bytes >= 1 << 20));
-/// ```
 pub fn resident_bytes_of(memory: &[MaybeUninit<u8>]) -> Option<usize> {
     /// The bits of a page that is in memory, or swapped out.
     const HELD: u64 = 0b11 << 62;
@@ -76,11 +67,6 @@ fn at_start(key: usize) -> Option<usize> {
 }
 
 /// The largest resident set that this process has had (`VmHWM`), in bytes.
-///
-/// ```
-/// let peak = everburn_record::proc::peak_memory();
-/// assert!(peak.is_none_or(|bytes| bytes > 100 << 10), "no process is that small");
-/// ```
 pub fn peak_memory() -> Option<u64> {
     // Not by this process's id: `/proc` may be that of another namespace.
     bytes_in(&text("/proc/self/status")?, "VmHWM")
@@ -147,11 +133,6 @@ pub fn thread_names() -> Vec<(u32, String)> {
 }
 
 /// How many threads the process with this id has (`Threads`); `None` when it has ended.
-///
-/// ```
-/// let threads = everburn_record::proc::threads_of(std::process::id());
-/// assert!(threads.is_none_or(|count| count >= 1));
-/// ```
 pub fn threads_of(process: u32) -> Option<usize> {
     let status = text(&format!("/proc/{process}/status"))?;
     value_in(&status, "Threads")?.parse().ok()

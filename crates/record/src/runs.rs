@@ -9,16 +9,6 @@ use crate::{Live, Place, Settings, ranges};
 pub const RUNS: &str = "runs";
 
 /// The folders of the runs in `folder`, the one that was written to last first. A folder that cannot be read has none.
-///
-/// ```
-/// let runs = tempfile::tempdir()?;
-/// assert!(everburn_record::runs_in(runs.path()).is_empty());
-/// let run = runs.path().join("mnist-1");
-/// std::fs::create_dir(&run)?;
-/// std::fs::write(run.join("config.toml"), "model = 'mnist'")?;
-/// assert_eq!(everburn_record::runs_in(runs.path()), [run]);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let runs = entries.filter_map(|entry| {
@@ -84,17 +74,6 @@ pub fn folder_of_machine(path: &Path, machine: usize) -> PathBuf {
 
 /// Which machine has made the folder of a run, and where machine 0 has that run; `None` for machine 0 itself, and where the
 /// folder's settings say that there are fewer machines.
-///
-/// ```
-/// use everburn_record::folder_of_first_machine;
-///
-/// let runs = tempfile::tempdir()?;
-/// let run = runs.path().join("a-node-1");
-/// std::fs::create_dir(&run)?;
-/// std::fs::write(run.join("config.toml"), "[ranks]\nnodes = 2\n")?;
-/// assert_eq!(folder_of_first_machine(&run), Some((1, runs.path().join("a"))));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub fn folder_of_first_machine(run: &Path) -> Option<(usize, PathBuf)> {
     let (first, machine) = run.file_name()?.to_str()?.rsplit_once("-node-")?;
     let machine = machine.parse().ok()?;
@@ -105,15 +84,6 @@ pub fn folder_of_first_machine(run: &Path) -> Option<(usize, PathBuf)> {
 }
 
 /// Whether the run in `folder` has a checkpoint from which it can be continued, by its name.
-///
-/// ```
-/// let run = tempfile::tempdir()?;
-/// std::fs::create_dir_all(run.path().join("checkpoints/.partial-x"))?;
-/// assert!(!everburn_record::has_checkpoint(run.path()));
-/// std::fs::create_dir(run.path().join("checkpoints/epoch-0001"))?;
-/// assert!(everburn_record::has_checkpoint(run.path()));
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub fn has_checkpoint(folder: &Path) -> bool {
     Place::newest_of(folder).is_some()
 }
@@ -121,20 +91,6 @@ pub fn has_checkpoint(folder: &Path) -> bool {
 /// What is to be said of newer checkpoints than those of the run in `folder`: where its settings say that the job was
 /// elastic on several machines, another one writes them while machine 0 is away, in its own folder of the run. Machine 0
 /// continues from its own. `None` where no step was made, as far as this disk shows.
-///
-/// ```
-/// use everburn_record::{Live, checkpoints_elsewhere};
-///
-/// let runs = tempfile::tempdir()?;
-/// let run = runs.path().join("a");
-/// std::fs::create_dir(&run)?;
-/// std::fs::write(run.join("config.toml"), "[ranks]\nnodes = 2\nelastic = \"1:4\"\n")?;
-/// assert_eq!(checkpoints_elsewhere(&run), None);
-/// Live { step: 12, ..Live::default() }.write(&run.join(Live::FILE))?;
-/// let text = checkpoints_elsewhere(&run).unwrap();
-/// assert!(text.contains("in a-node-1/checkpoints on machine 1"), "{text}");
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub fn checkpoints_elsewhere(folder: &Path) -> Option<String> {
     let settings = Settings::of_run(folder)?;
     let machines = machines_of(folder);
@@ -189,14 +145,6 @@ pub fn checkpoints_elsewhere(folder: &Path) -> Option<String> {
 }
 
 /// On how many machines the run in `folder` is, as its `config.toml` says.
-///
-/// ```
-/// let run = tempfile::tempdir()?;
-/// assert_eq!(everburn_record::machines_of(run.path()), 1);
-/// std::fs::write(run.path().join("config.toml"), "[ranks]\nnodes = 2\n")?;
-/// assert_eq!(everburn_record::machines_of(run.path()), 2);
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub fn machines_of(folder: &Path) -> usize {
     Settings::of_run(folder).map_or(1, |settings| settings.machines())
 }

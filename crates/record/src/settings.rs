@@ -70,14 +70,6 @@ impl Settings {
     }
 
     /// Those of the run in a folder, where they can be read.
-    ///
-    /// ```
-    /// let run = tempfile::tempdir()?;
-    /// std::fs::write(run.path().join("config.toml"), "model = 'mnist'")?;
-    /// let settings = everburn_record::Settings::of_run(run.path()).unwrap();
-    /// assert_eq!(settings.get("model"), Some("mnist"));
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
     pub fn of_run(run: &Path) -> Option<Self> {
         let text = file::read_text(&run.join(Self::FILE), LONGEST).ok()?;
         text.parse().ok()

@@ -133,10 +133,6 @@ fn write_element(to: &mut impl Write, name: &str, attributes: &str, content: &st
 }
 
 /// Text that may be anything, for an element or an attribute in double quotes, of SVG or of HTML.
-///
-/// ```
-/// assert_eq!(everburn_record::svg::escaped("<a & \"b\">").to_string(), "&lt;a &amp; &quot;b&quot;&gt;");
-/// ```
 pub fn escaped(text: &str) -> impl Display + '_ {
     struct Text<'a>(&'a str);
 
@@ -225,14 +221,6 @@ pub struct Key {
 
 /// For each key a box and its name, beside each other from this place on, in letters of 12 pixels; `class` is that of the
 /// names. Also tells where the next would begin.
-///
-/// ```
-/// use everburn_record::svg::{Key, legend};
-///
-/// let key = Key { attribute: "fill", look: "#56b4e9".into(), name: "forward".into() };
-/// let (boxes, end) = legend([key], 16.0, 46.0, "faint");
-/// assert!(boxes[1].to_string().ends_with(">forward</text>") && end > 16.0);
-/// ```
 pub fn legend(
     keys: impl IntoIterator<Item = Key>,
     x: f64,

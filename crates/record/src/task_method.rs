@@ -13,13 +13,6 @@ thread_local! {
 }
 
 /// Runs `method`, which is called `name`. A panic in it is reported with that name.
-///
-/// ```
-/// use everburn_record::task_method;
-///
-/// let inside = task_method::within("Task::model", task_method::present);
-/// assert_eq!((inside, task_method::present()), (Some("Task::model"), None));
-/// ```
 pub fn within<R>(name: &'static str, method: impl FnOnce() -> R) -> R {
     struct Restore(Option<&'static str>);
     impl Drop for Restore {
@@ -32,13 +25,6 @@ pub fn within<R>(name: &'static str, method: impl FnOnce() -> R) -> R {
 }
 
 /// Runs `work`. The report of a panic in it has what `facts` says. It is asked while the thread panics, and must not panic.
-///
-/// ```
-/// use everburn_record::task_method;
-///
-/// let inside = task_method::with_facts(|| "a batch of 8".to_owned(), task_method::facts);
-/// assert_eq!((inside.as_deref(), task_method::facts()), (Some("a batch of 8"), None));
-/// ```
 pub fn with_facts<R>(facts: impl Fn() -> String + 'static, work: impl FnOnce() -> R) -> R {
     struct Restore(Option<Facts>);
     impl Drop for Restore {

@@ -8,7 +8,7 @@
 //! shorter ones, and it is these that keep the most micro-batches. Both searches take `n² k` steps, and
 //! are exact.
 
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 
 use crate::{Block, MemoryLimit};
 
@@ -42,7 +42,7 @@ pub fn balance(
 ) -> Result<Vec<Range<usize>>, BalanceError> {
     check(blocks, parts, limit)?;
     let room = Room::of(blocks, limit);
-    let times = prefix_sums(blocks.iter().map(Block::total), 0.0, |a, b| a + b);
+    let times = prefix_sums(blocks.iter().map(Block::total));
     let time = |stage, from, to| room.fits(stage, from, to).then(|| times[to] - times[from]);
     let found = best_cuts(blocks.len(), parts, time, f64::max).and_then(|(pace, _)| {
         let square = |stage, from, to| {
@@ -72,7 +72,7 @@ pub fn even_cuts(costs: &[f64], parts: usize) -> Option<Vec<Range<usize>>> {
     if parts > costs.len() {
         return None;
     }
-    let before = prefix_sums(costs.iter().copied(), 0.0, |a, b| a + b);
+    let before = prefix_sums(costs.iter().copied());
     let cost = |_, from, to| Some(before[to] - before[from]);
     best_cuts(costs.len(), parts, cost, f64::max).map(|(_, cuts)| cuts)
 }
@@ -163,13 +163,8 @@ struct Room<'a> {
 
 impl<'a> Room<'a> {
     fn of(blocks: &[Block], limit: Option<&'a MemoryLimit>) -> Self {
-        let bytes = |of: fn(&Block) -> u64| {
-            prefix_sums(
-                blocks.iter().map(|block| u128::from(of(block))),
-                0,
-                |a, b| a + b,
-            )
-        };
+        let bytes =
+            |of: fn(&Block) -> u64| prefix_sums(blocks.iter().map(|block| u128::from(of(block))));
         Self {
             parameters: bytes(|block| block.parameter_bytes),
             activations: bytes(|block| block.activation_bytes),
@@ -211,11 +206,11 @@ impl<'a> Room<'a> {
 }
 
 /// At `i`, the sum of the first `i` values.
-fn prefix_sums<T: Copy>(values: impl Iterator<Item = T>, zero: T, add: fn(T, T) -> T) -> Vec<T> {
-    let mut sum = zero;
-    let mut sums = vec![zero];
+fn prefix_sums<T: Copy + Default + AddAssign>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut sum = T::default();
+    let mut sums = vec![sum];
     sums.extend(values.map(|value| {
-        sum = add(sum, value);
+        sum += value;
         sum
     }));
     sums

@@ -19,26 +19,25 @@ pub(crate) struct OrderConfig {
 /// gradients the last rank has first is also the one that the others have waited for longest, and
 /// the same order is used by all schedules. Time and memory are the same.
 pub(crate) fn gpipe(config: &OrderConfig) -> Vec<Action> {
-    let stage = config.rank;
-    let forward =
-        (0..config.micro_batches).map(|micro_batch| Action::Forward { micro_batch, stage });
-    let backward =
-        (0..config.micro_batches).map(|micro_batch| Action::Backward { micro_batch, stage });
-    forward.chain(backward).collect()
+    of_one_chunk(config, config.micro_batches)
 }
 
 /// One forward pass more for each rank behind this one, then a forward and a backward pass in
 /// turn, then the backward passes that are left. Rank `r` of `p` has at most `p - r` live.
 pub(crate) fn one_forward_one_backward(config: &OrderConfig) -> Vec<Action> {
+    of_one_chunk(config, config.ranks - 1 - config.rank)
+}
+
+fn of_one_chunk(config: &OrderConfig, warm_up: usize) -> Vec<Action> {
     let stage = config.rank;
-    let warm_up = (config.ranks - 1 - config.rank).min(config.micro_batches);
-    let forward = (0..config.micro_batches)
-        .map(|micro_batch| Action::Forward { micro_batch, stage })
-        .collect();
-    let backward = (0..config.micro_batches)
-        .map(|micro_batch| Action::Backward { micro_batch, stage })
-        .collect();
-    in_turn(warm_up, forward, backward)
+    let forward = |micro_batch| Action::Forward { micro_batch, stage };
+    let backward = |micro_batch| Action::Backward { micro_batch, stage };
+    let passes = 0..config.micro_batches;
+    in_turn(
+        warm_up,
+        passes.clone().map(forward).collect(),
+        passes.map(backward).collect(),
+    )
 }
 
 /// 1F1B over chunks. Micro-batches go through the chunks of a rank in rounds of as many as there
@@ -57,13 +56,17 @@ pub(crate) fn interleaved(config: &OrderConfig) -> Vec<Action> {
         micro_batches,
         chunks,
     } = config;
-    let rounds = Rounds::of(micro_batches, ranks);
-    let largest = micro_batches.div_ceil(rounds.count);
+    // As many rounds as there can be of at least `ranks` micro-batches, the larger ones first.
+    let rounds = (micro_batches / ranks).max(1);
+    let (size, larger) = (micro_batches / rounds, micro_batches % rounds);
+    let start = |round: usize| round * size + round.min(larger);
+    let largest = micro_batches.div_ceil(rounds);
     // Twice as many as in 1F1B: a chunk's gradient comes back as far behind as its activation left.
     let warm_up = (2 * (ranks - 1 - rank) + (chunks - 1) * largest).min(micro_batches * chunks);
     let mut forward = Vec::with_capacity(micro_batches * chunks);
     let mut backward = Vec::with_capacity(micro_batches * chunks);
-    for round in rounds.ranges() {
+    for round in 0..rounds {
+        let round = start(round)..start(round + 1);
         for chunk in 0..chunks {
             let stage = chunk * ranks + rank;
             let passes = round.clone();
@@ -114,30 +117,4 @@ fn in_turn(warm_up: usize, forward: Vec<Action>, backward: Vec<Action>) -> Vec<A
         actions.push(action);
     }
     actions
-}
-
-/// Micro-batches in rounds of nearly equal size.
-struct Rounds {
-    count: usize,
-    micro_batches: usize,
-}
-
-impl Rounds {
-    /// As many rounds as there can be of at least `ranks` micro-batches, the larger ones first.
-    fn of(micro_batches: usize, ranks: usize) -> Self {
-        let count = (micro_batches / ranks).max(1);
-        Self {
-            count,
-            micro_batches,
-        }
-    }
-
-    fn ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
-        let (size, larger) = (
-            self.micro_batches / self.count,
-            self.micro_batches % self.count,
-        );
-        let start = move |round: usize| round * size + round.min(larger);
-        (0..self.count).map(move |round| start(round)..start(round + 1))
-    }
 }

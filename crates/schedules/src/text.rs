@@ -39,8 +39,10 @@ impl Timeline {
         let width = width.max(MIN_WIDTH);
         let mut text = self.headline();
         text.push('\n');
-        let names = Names::of(self.schedule().ranks());
-        let room = width.saturating_sub(names.width).max(MIN_WIDTH / 2);
+        let ranks = self.schedule().ranks();
+        // The names to the left of the lines, with the space after them.
+        let names = format!("rank {}  ", ranks.saturating_sub(1)).len();
+        let room = width.saturating_sub(names).max(MIN_WIDTH / 2);
         let grid = Grid::fitting(self, room);
         let mut shown_to = 0;
         for panel in grid.panels() {
@@ -50,10 +52,10 @@ impl Timeline {
                 let (from, to) = (grid.time(shown_to), grid.time(panel.start));
                 let _ = writeln!(text, "(from {from} to {to} left out)\n");
             }
-            let _ = writeln!(text, "{}{}", names.time(), grid.axis(&panel));
-            for rank in 0..self.schedule().ranks() {
+            let _ = writeln!(text, "{:<names$}{}", "time", grid.axis(&panel));
+            for rank in 0..ranks {
                 let line = grid.line(self, rank, &panel);
-                let _ = writeln!(text, "{}{line}", names.rank(rank));
+                let _ = writeln!(text, "{:<names$}{line}", format!("rank {rank}"));
             }
             shown_to = panel.end;
         }
@@ -91,7 +93,7 @@ impl Timeline {
             entries.push("a: the chunk".to_owned());
         }
         let mut text = wrapped(&entries, "   ", width);
-        if grid.leaves_out() {
+        if grid.leaves_out {
             let note = "A box that is too narrow for its number shows none.";
             text += &wrapped(&words(note), " ", width);
         }
@@ -187,27 +189,4 @@ fn wrapped(entries: &[String], separator: &str, width: usize) -> String {
     }
     text.push('\n');
     text
-}
-
-/// The names to the left of the lines.
-struct Names {
-    /// With the space after them.
-    width: usize,
-}
-
-impl Names {
-    fn of(ranks: usize) -> Self {
-        let digits = ranks.saturating_sub(1).to_string().len();
-        Self {
-            width: "rank ".len() + digits + 2,
-        }
-    }
-
-    fn rank(&self, rank: usize) -> String {
-        format!("{:<width$}", format!("rank {rank}"), width = self.width)
-    }
-
-    fn time(&self) -> String {
-        format!("{:<width$}", "time", width = self.width)
-    }
 }

@@ -47,17 +47,11 @@ impl Check<'_> {
         command
     }
 
-    /// A process of this program that does `first` and then `others`, and something wrong if that is asked for.
-    pub(super) fn parts(
-        &self,
-        first: Part,
-        others: impl IntoIterator<Item = Part>,
-        device: &str,
-        plant: Option<Plant>,
-    ) -> Command {
-        let (name, of) = first.names();
+    /// A process of this program that does `parts`, one or more, and something wrong if that is asked for.
+    pub(super) fn parts(&self, parts: Vec<Part>, device: &str, plant: Option<Plant>) -> Command {
+        let (name, of) = parts[0].names();
         let order = Order {
-            parts: std::iter::once(first).chain(others).collect(),
+            parts,
             device: device.to_string(),
             quick: self.arguments.quick,
             plant,
@@ -65,11 +59,6 @@ impl Check<'_> {
         let mut command = self.command(&of, name);
         command.args(["side", "part", &json!(order).to_string()]);
         command
-    }
-
-    /// The same with one part.
-    pub(super) fn part(&self, part: Part, device: &str, plant: Option<Plant>) -> Command {
-        self.parts(part, None::<Part>, device, plant)
     }
 
     pub(super) fn throughput_part(&self, what: Benchmarked, batch: usize) -> Part {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use everburn_record::sync::lock;
 
 use super::apart::furthest;
-use super::child::{self, Ended};
-use super::order::{CheckedModel, Numbers, Part, PrintedLosses, rounding};
+use super::child;
+use super::order::{CheckedModel, Numbers, Part, rounding};
 use super::plan::{self, Task, Work};
 use super::record::State;
 use super::rows::{CheckResult, Spent, Value, compare, fill, is_answer, read_answer, result};
@@ -34,14 +34,14 @@ impl Check<'_> {
     /// Begins `tasks`, and returns how many have their rows: all, unless the process has ended early.
     fn compare_by_one_process(&self, tasks: &[&Task]) -> std::io::Result<usize> {
         let (limit, full) = self.limit(tasks);
-        let mut parts = tasks.iter().filter_map(|task| self.compared_part(task));
-        let first = parts.next().filter(|_| limit >= LEAST);
-        let Some(first) = first else {
+        let parts = tasks.iter().filter_map(|task| self.compared_part(task));
+        let parts: Vec<Part> = parts.collect();
+        if parts.is_empty() || limit < LEAST {
             self.leave_unreached(tasks)?;
             return Ok(tasks.len());
-        };
+        }
         let (device, plant) = (&self.arguments.device, self.arguments.plant);
-        let there = self.parts(first, parts, device, plant);
+        let there = self.parts(parts, device, plant);
         let trained = tasks.iter().find_map(|task| match task.work {
             Work::Losses(model) => Some(model),
             _ => None,
@@ -123,7 +123,7 @@ impl Check<'_> {
 
     fn losses_on_cpu(&self, model: CheckedModel, limit: Duration) -> std::io::Result<LossesOnCpu> {
         let train = |rounding: Option<f64>| {
-            let command = self.part(self.losses_part(model, rounding), "flex", None);
+            let command = self.parts(vec![self.losses_part(model, rounding)], "flex", None);
             self.run_part(command, limit)
         };
         let (exact, rounded) = std::thread::scope(|scope| {
@@ -131,8 +131,7 @@ impl Check<'_> {
             let rounded = train(Some(rounding(&self.arguments.device)));
             (join(exact), rounded)
         });
-        let losses = |ended: &Ended| result::<PrintedLosses>(ended).map(|printed| printed.losses);
-        Ok(match (losses(&exact?), losses(&rounded?)) {
+        Ok(match (result(&exact?), result(&rounded?)) {
             (Ok(exact), Ok(rounded)) => Ok([exact, rounded]),
             (Err(why), _) | (_, Err(why)) => Err(format!("on the CPU: {why}")),
         })
@@ -140,10 +139,10 @@ impl Check<'_> {
 }
 
 /// The device's losses may be [`TIMES_SPREAD`] times as far from the CPU's as these are from those of rounded weights.
-fn compare_losses(here: LossesOnCpu, there: Result<PrintedLosses, String>) -> CheckResult {
+fn compare_losses(here: LossesOnCpu, there: Result<Vec<f64>, String>) -> CheckResult {
     let [exact, rounded] = here?;
     let spread = furthest(&exact, &rounded).map_or(0.0, |(spread, _)| spread);
-    let found = compare(&exact, &there?.losses)?;
+    let found = compare(&exact, &there?)?;
     Ok(Value {
         limit: TIMES_SPREAD * spread,
         ..found

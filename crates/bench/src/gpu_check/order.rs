@@ -149,12 +149,6 @@ pub(super) struct Numbers {
     pub(super) spread: f64,
 }
 
-/// The losses that a part has found.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PrintedLosses {
-    pub(super) losses: Vec<f64>,
-}
-
 /// What a run of a benchmark yields.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rate {

@@ -127,7 +127,7 @@ impl Check<'_> {
             Work::Throughput { what, batch, .. } => self.throughput_part(*what, *batch),
             _ => return Ok(()),
         };
-        let command = self.part(part, &self.arguments.device, None);
+        let command = self.parts(vec![part], &self.arguments.device, None);
         let limit = self.limit(&[task]).0.max(LEAST);
         // Whatever is wrong with it is found again.
         self.run_part(command, limit).map(drop)
@@ -186,7 +186,7 @@ impl Check<'_> {
         part: Part,
         limit: Duration,
     ) -> std::io::Result<Result<T, String>> {
-        let command = self.part(part, &self.arguments.device, self.arguments.plant);
+        let command = self.parts(vec![part], &self.arguments.device, self.arguments.plant);
         Ok(result(&self.run_part(command, limit)?))
     }
 

@@ -60,7 +60,25 @@ impl Bench for PipelineBench {
     }
 
     fn notes(&self, _: &PipelineResults, setup: &Setup) -> String {
-        notes(self, setup.job_context(self.ranks, None).threads())
+        let threads = setup.job_context(self.ranks, None).threads();
+        let Self {
+            ranks,
+            micro_batches,
+            layers,
+            width,
+            batch,
+            steps,
+            rounds,
+            ..
+        } = self;
+        format!(
+            "model:   {layers} linear layers of {width} features, as many in each stage; its input requires a \
+             gradient,\n         so that all stages do the same work\n\
+             pipeline: {ranks} ranks of {threads} thread(s); {micro_batches} micro-batches of {batch} rows a step\n\
+             method:  idle is the share of a step's time in which ranks compute nothing, waits and messages \
+             included;\n         medians of {rounds} rounds, each the median of {steps} steps in processes of its \
+             own;\n         memory is the most of a step above what there was before it, in runs of their own"
+        )
     }
 
     fn table(&self, results: &PipelineResults, _: &Setup) -> String {
@@ -136,28 +154,6 @@ fn measure_pipelines(
         });
     let kept = kept.collect::<Result<Vec<_>, _>>()?;
     Ok((schedules.collect(), kept))
-}
-
-/// What one has to know to judge the tables.
-fn notes(options: &PipelineBench, threads: usize) -> String {
-    let PipelineBench {
-        ranks,
-        micro_batches,
-        layers,
-        width,
-        batch,
-        steps,
-        rounds,
-        ..
-    } = options;
-    format!(
-        "model:   {layers} linear layers of {width} features, as many in each stage; its input requires a \
-         gradient,\n         so that all stages do the same work\n\
-         pipeline: {ranks} ranks of {threads} thread(s); {micro_batches} micro-batches of {batch} rows a step\n\
-         method:  idle is the share of a step's time in which ranks compute nothing, waits and messages \
-         included;\n         medians of {rounds} rounds, each the median of {steps} steps in processes of its \
-         own;\n         memory is the most of a step above what there was before it, in runs of their own"
-    )
 }
 
 #[cfg(test)]

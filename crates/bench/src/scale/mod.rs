@@ -245,8 +245,7 @@ mod tests {
         let options = ScaleBench::try_parse_from(options).unwrap();
         for ranks in [1, 2, 8] {
             let command = options.command(Path::new("e"), ranks, Path::new("/run"));
-            let words = command.get_args().map(|word| word.to_string_lossy());
-            let line = words.collect::<Vec<_>>().join(" ");
+            let line = everburn_tests::words_of(&command);
             for part in [
                 "--train-samples 56 ",
                 &format!("--ranks {ranks} "),

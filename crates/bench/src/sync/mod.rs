@@ -174,10 +174,7 @@ mod tests {
         let lines = sides.iter().map(|(_, flags)| {
             let mut command = Command::new("e");
             options.training(&mut command, flags, Path::new("/run"), Duration::ZERO);
-            let words = command
-                .get_args()
-                .map(|word| word.to_string_lossy().into_owned());
-            words.collect::<Vec<_>>().join(" ")
+            everburn_tests::words_of(&command)
         });
         let lines = lines.collect::<Vec<_>>();
         assert!(

@@ -201,9 +201,7 @@ mod tests {
         let measured = |model: &str, rates: &[f64], data: Option<&str>| {
             let case = Case {
                 model: model.into(),
-                ranks: 1,
-                threads: 2,
-                batch: 64,
+                ..options::tests::case()
             };
             let mut measured = CaseMeasurement::new(case, 100, 2);
             measured.dataset = "synthetic-digits".into();

@@ -180,8 +180,18 @@ impl TrainBench {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Of `mnist` on two ranks of one thread.
+    pub(in crate::train) fn case() -> Case {
+        Case {
+            model: "mnist".into(),
+            ranks: 2,
+            threads: 1,
+            batch: 64,
+        }
+    }
 
     fn options(line: &str) -> TrainBench {
         let words = std::iter::once("bench train").chain(line.split_whitespace());

@@ -97,9 +97,10 @@ pub(super) fn data_path(report: &TrainingReport) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use everburn_tests::AssertContains;
+    use everburn_tests::{AssertContains, words_of};
 
     use super::*;
+    use crate::train::options::tests::case;
 
     fn report(origin: &str) -> TrainingReport {
         TrainingReport {
@@ -117,15 +118,6 @@ mod tests {
         let report = report(origin);
         check(&report, &case(), 100).unwrap();
         data_path(&report)
-    }
-
-    fn case() -> Case {
-        Case {
-            model: "mnist".into(),
-            ranks: 2,
-            threads: 1,
-            batch: 64,
-        }
     }
 
     #[test]
@@ -164,11 +156,7 @@ mod tests {
             folder: Some("/data".into()),
         };
         let command = command(Path::new("e"), &case(), 1000, &data, Path::new("/run"));
-        let words: Vec<_> = command
-            .get_args()
-            .filter_map(|word| word.to_str())
-            .collect();
-        let line = words.join(" ");
+        let line = words_of(&command);
         assert!(
             line.starts_with("train mnist --no-dashboard --ranks 2"),
             "{line}"

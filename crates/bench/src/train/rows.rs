@@ -167,6 +167,7 @@ pub(super) fn to_json(all: &[CaseMeasurement], peers: &[FoundPeer], machine: &Va
 mod tests {
     use super::*;
     use crate::peers::Peer;
+    use crate::train::options::tests::case;
 
     fn peers(peers: &[Peer]) -> Vec<FoundPeer> {
         let found = |peer: &Peer| FoundPeer::of_tests(*peer, "2");
@@ -175,10 +176,9 @@ mod tests {
 
     fn measured(ranks: usize, threads: usize, ours: &[f64]) -> CaseMeasurement {
         let case = Case {
-            model: "mnist".into(),
             ranks,
             threads,
-            batch: 64,
+            ..case()
         };
         let mut measured = CaseMeasurement::new(case, 400, 0);
         measured.rates.ours = ours.to_vec();

@@ -111,18 +111,10 @@ mod tests {
 
     use super::*;
     use crate::peers::script;
+    use crate::train::options::tests::case;
 
     const LINE: &str = r#"{"samples_per_second": 7000.5, "steps": 50, "ranks": 2, "threads": 1,
         "batch_size": 64, "loss": 0.4, "data": "random", "outputs": 10, "parameters": 21840}"#;
-
-    fn case() -> Case {
-        Case {
-            model: "mnist".into(),
-            ranks: 2,
-            threads: 1,
-            batch: 64,
-        }
-    }
 
     fn parse(line: &str, steps: usize) -> Result<f64, String> {
         let output = format!("a warning\n{}\n", line.replace('\n', " "));

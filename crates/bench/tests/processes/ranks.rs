@@ -6,6 +6,15 @@ use everburn::launch::{Children, WorkerPool};
 use everburn_tests::{DEADLINE, Everburn, TOKEN};
 use serde_json::{Value, json};
 
+const OPERATIONS: [&str; 6] = [
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+];
+
 fn side(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_everburn-bench"));
     command
@@ -41,19 +50,22 @@ fn ranks_answer_every_order_and_end_with_their_input() {
         let mut store = start("the store", vec![store]);
         let address = store.answers(DEADLINE).unwrap().swap_remove(0);
         let mut ranks = start("the ranks", ranks(3, &address, transport));
-        for operation in ["all_reduce", "all_gather"] {
+        for operation in OPERATIONS {
             let order = json!({ "order": "collective", "operation": operation, "bytes": 40_000,
                                 "warm_up": 1, "repeats": 7 });
             let answers = ranks.ask(&order, DEADLINE).unwrap();
             assert_eq!(answers[0]["times_us"].as_array().unwrap().len(), 7);
             assert_eq!(answers[1..], [json!({}), json!({})]);
         }
-        let copies = json!({ "order": "memcpy", "bytes": 1 << 20, "everyone": true });
-        let stream = json!({ "order": "stream", "bytes": 1 << 20, "everyone": true });
-        for order in [copies, stream] {
-            for answer in ranks.ask(&order, DEADLINE).unwrap() {
-                let rate = answer["bytes_per_second"].as_f64();
-                assert!(rate > Some(0.0), "{order}");
+        // Rank 0 copies, and rank 1 receives, where not all do.
+        for (order, alone) in [("memcpy", 0), ("stream", 1)] {
+            for everyone in [true, false] {
+                let order = json!({ "order": order, "bytes": 1 << 20, "everyone": everyone });
+                let answers = ranks.ask(&order, DEADLINE).unwrap();
+                for (rank, answer) in answers.iter().enumerate() {
+                    let has_rate = answer["bytes_per_second"].as_f64() > Some(0.0);
+                    assert_eq!(has_rate, everyone || rank == alone, "{order}: {answer}");
+                }
             }
         }
         ranks.finish(DEADLINE).unwrap();

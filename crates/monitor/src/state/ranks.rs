@@ -81,22 +81,6 @@ pub struct RankState {
     pub process_metrics: ProcessMetrics,
 }
 
-impl RankState {
-    /// How a rank that is stopped continues.
-    ///
-    /// ```
-    /// use everburn_monitor::RankState;
-    ///
-    /// let rank = RankState { stopped: Some(4711), ..RankState::default() };
-    /// assert_eq!(rank.continued_by().as_deref(), Some("stopped: kill -CONT 4711"));
-    /// ```
-    #[must_use]
-    pub fn continued_by(&self) -> Option<String> {
-        let process = self.stopped?;
-        Some(format!("stopped: kill -CONT {process}"))
-    }
-}
-
 /// The state by rank. Ranks are bounded before they come here, and so are all maps.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranks {

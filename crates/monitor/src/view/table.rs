@@ -136,6 +136,9 @@ fn row(rank: &RankState, is_awaited: bool, columns: Columns) -> Row<'static> {
 
 /// What a rank does, or lacks: what matters in a hang comes first.
 fn doing(rank: &RankState, is_awaited: bool, wide: bool) -> String {
+    if let Some(process) = rank.stopped {
+        return format!("stopped: kill -CONT {process}");
+    }
     let process = rank.process.as_deref();
     let doing = match &rank.doing {
         Some(doing) if wide && rank.waiting_for.is_empty() => doing.clone(),
@@ -143,7 +146,6 @@ fn doing(rank: &RankState, is_awaited: bool, wide: bool) -> String {
         None => String::new(),
     };
     match (rank.silent_seconds, process) {
-        _ if rank.stopped.is_some() => rank.continued_by().unwrap_or_default(),
         (Some(seconds), _) if rank.status == RankStatus::Silent => {
             let process = process.map_or(String::new(), |process| format!("; {process}"));
             format!("no heartbeat for {seconds:.0} s{process}")
@@ -181,6 +183,14 @@ fn style(status: RankStatus) -> Style {
 mod tests {
     use super::*;
 
+    fn shown(rank: RankState, width: u16) -> String {
+        let area = Rect::new(0, 0, width, 5);
+        let mut buffer = Buffer::empty(area);
+        draw(&[rank], None, (0, 1), area, &mut buffer);
+        let cells = buffer.content.iter();
+        cells.map(ratatui::buffer::Cell::symbol).collect()
+    }
+
     #[test]
     fn how_a_collective_stands_comes_first() {
         let number = "(collective 1889 of the gradients group, step 681, label 0)";
@@ -207,11 +217,7 @@ mod tests {
                 step_by_heartbeat,
                 ..RankState::default()
             };
-            let area = Rect::new(0, 0, 100, 5);
-            let mut buffer = Buffer::empty(area);
-            draw(&[rank], None, (0, 1), area, &mut buffer);
-            let cells = buffer.content.iter();
-            cells.map(ratatui::buffer::Cell::symbol).collect::<String>()
+            shown(rank, 100)
         };
         assert!(drawn(true).contains(" ~121 "));
         assert!(drawn(false).contains("  121 "));
@@ -226,11 +232,7 @@ mod tests {
                 waiting_for: waiting_for.to_vec(),
                 ..RankState::default()
             };
-            let area = Rect::new(0, 0, 200, 5);
-            let mut buffer = Buffer::empty(area);
-            draw(&[rank], None, (0, 1), area, &mut buffer);
-            let cells = buffer.content.iter();
-            cells.map(ratatui::buffer::Cell::symbol).collect::<String>()
+            shown(rank, 200)
         };
         let waits = drawn(&[1]);
         let short = "under way for 9.4 s, wartet auf 1: barrier";

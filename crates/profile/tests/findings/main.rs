@@ -91,6 +91,35 @@ fn findings(recordings: &[Recording]) -> Vec<Finding> {
     Analysis::of(recordings).unwrap().findings()
 }
 
+fn kinds(recordings: &[Recording]) -> Vec<FindingKind> {
+    findings(recordings).iter().map(|it| it.kind).collect()
+}
+
+/// A rank alone that is found in rows of `stacks`, in each for so many milliseconds of a step, from the second one on.
+fn sampled(functions: [&str; 4], stacks: &[&[u32]], found: &[(u32, usize)]) -> Recording {
+    let mut recording = rank(0, SOUND);
+    recording.facts.world_size = 1;
+    let found = found.iter();
+    let found = found.flat_map(|&(stack, milliseconds)| std::iter::repeat_n(stack, milliseconds));
+    let samples = recording.steps[..12].iter().flat_map(|step| {
+        let found = found.clone().zip(1_u64..);
+        found.map(move |(stack, millisecond)| Sample {
+            at: step.at + millisecond * MILLISECOND,
+            thread: 7,
+            stack,
+            on_the_clock: true,
+        })
+    });
+    recording.samples = Samples {
+        period: MILLISECOND,
+        functions: functions.map(String::from).to_vec(),
+        stacks: stacks.iter().map(|stack| stack.to_vec()).collect(),
+        samples: samples.collect(),
+        ..Samples::default()
+    };
+    recording
+}
+
 #[test]
 fn where_nothing_is_wrong_the_largest_layer_is_told_alone() {
     let found = findings(&[rank(0, SOUND), rank(1, SOUND)]);
@@ -107,10 +136,9 @@ fn where_nothing_is_wrong_the_largest_layer_is_told_alone() {
 #[test]
 fn a_layer_that_takes_a_small_part_of_a_step_is_left_out() {
     let waits = with(&[(Phase::Data, 301)]);
-    let found = findings(&[rank(0, &waits), rank(1, &waits)]);
-    let kinds: Vec<FindingKind> = found.iter().map(|finding| finding.kind).collect();
     // 45 of 400 ms.
-    assert_eq!(kinds, [FindingKind::Data]);
+    let found = kinds(&[rank(0, &waits), rank(1, &waits)]);
+    assert_eq!(found, [FindingKind::Data]);
 }
 
 #[test]
@@ -185,33 +213,15 @@ fn a_rank_three_times_as_slow_is_named_with_where_it_is_slow() {
 
 #[test]
 fn a_copy_is_named_with_its_layer_and_caller() {
-    let mut copies = rank(0, SOUND);
-    copies.facts.world_size = 1;
     let functions = [
         "train",
         "model::Net::forward",
         "burn_tensor::Tensor::into_data",
         "burn_flex::matmul",
     ];
-    let mut samples = Samples {
-        period: MILLISECOND,
-        functions: functions.map(String::from).to_vec(),
-        stacks: vec![vec![0, 1, 2], vec![0, 1, 3]],
-        ..Samples::default()
-    };
-    for step in &copies.steps[..12] {
-        // A millisecond of data, then conv1 for 15; fc1 copies for 10 of its.
-        for millisecond in 1..30 {
-            samples.samples.push(Sample {
-                at: step.at + millisecond * MILLISECOND,
-                thread: 7,
-                stack: u32::from(!(18..28).contains(&millisecond)),
-                on_the_clock: true,
-            });
-        }
-    }
-    copies.samples = samples;
-    let found = findings(&[copies]);
+    // A millisecond of data, then conv1 for 15; fc1 copies for 10 of its.
+    let stacks: [&[u32]; 2] = [&[0, 1, 2], &[0, 1, 3]];
+    let found = findings(&[sampled(functions, &stacks, &[(1, 17), (0, 10), (1, 2)])]);
     assert_eq!(
         (found[0].kind, found[0].layer.as_deref()),
         (FindingKind::HostCopy, Some("fc1"))
@@ -240,12 +250,9 @@ fn an_exchange_that_nobody_is_late_for_is_too_long() {
 
 #[test]
 fn cores_that_others_have_are_told() {
-    let mut ranks = [rank(0, SOUND), rank(1, SOUND)];
+    let mut ranks = without_cores([rank(0, SOUND), rank(1, SOUND)], [40, 40]);
     for rank in &mut ranks {
         rank.facts.cores = 1;
-        for (number, step) in rank.steps.iter_mut().enumerate() {
-            step.kept_waiting = number as u64 * 40 * MILLISECOND;
-        }
     }
     let found = findings(&ranks);
     assert_eq!(found[0].kind, FindingKind::Cores);
@@ -276,9 +283,6 @@ fn a_fault_of_the_training_is_told_before_that_others_have_the_cores() {
     // A step of 150 ms: 50 go into data, 55 into waiting for cores.
     let late = with(&[(Phase::Data, 50)]);
     let both = || [rank(0, &late), rank(1, &late)];
-    let kinds = |ranks: &[Recording]| -> Vec<FindingKind> {
-        findings(ranks).iter().map(|finding| finding.kind).collect()
-    };
     let found = kinds(&without_cores(both(), [55, 55]));
     assert_eq!(found[..2], [FindingKind::Data, FindingKind::Cores]);
     // Half of it, and less: the machine is too busy to measure anything by.
@@ -304,23 +308,22 @@ fn a_rank_that_is_slow_because_it_has_no_core_is_told_so_first() {
     let slow = with(&[(Phase::Forward, 90), (Phase::Backward, 180)]);
     let waits = with(&[(Phase::Exchange, 181)]);
     // What rank 1 computes of a phase, in milliseconds.
-    let kinds = |milliseconds, most: u64| -> Vec<FindingKind> {
+    let found = |milliseconds, most: u64| {
         let mut ranks = [rank(0, &waits), rank(1, &slow)];
         for (rank, most) in ranks.iter_mut().zip([u64::MAX, most]) {
             for span in rank.phases.iter_mut().filter(|span| !span.phase.waits()) {
                 span.cpu = (span.end - span.begin).min(most.saturating_mul(MILLISECOND));
             }
         }
-        let found = findings(&without_cores(ranks, milliseconds));
-        found.iter().map(|finding| finding.kind).collect()
+        kinds(&without_cores(ranks, milliseconds))
     };
     let both = [FindingKind::Cores, FindingKind::SlowRank];
     // Of the 180 ms that it is late, it computes none.
-    assert_eq!(kinds([0, 181], 60)[..2], both);
+    assert_eq!(found([0, 181], 60)[..2], both);
     // While rank 0 waits for it, that is kept from a core as long: which costs nothing.
-    assert_eq!(kinds([170, 181], 60)[..2], both);
+    assert_eq!(found([170, 181], 60)[..2], both);
     // 180 ms late by itself, and others keep both from working.
-    assert_eq!(kinds([190, 200], u64::MAX)[0], FindingKind::SlowRank);
+    assert_eq!(found([190, 200], u64::MAX)[0], FindingKind::SlowRank);
 }
 
 #[test]

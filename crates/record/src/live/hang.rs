@@ -109,25 +109,6 @@ impl Live {
 
     /// What holds up a run that continues: ranks that are stopped, ranks without a word, and who waits, where that is not older
     /// than a heartbeat. `None` where nothing does. Nobody waits for [ranks that are out](Self::out).
-    ///
-    /// ```
-    /// use everburn_record::{Live, LiveRank, Phase};
-    ///
-    /// let rank = |rank, silent_seconds| LiveRank {
-    ///     rank,
-    ///     silent_seconds,
-    ///     pid: Some(4710 + rank as u32),
-    ///     host: Some("node7".into()),
-    ///     ..LiveRank::default()
-    /// };
-    /// let ranks = vec![rank(0, None), rank(1, Some(12.0))];
-    /// let live = Live { unix_time_ms: 1_000, phase: Phase::Training, ranks, ..Live::default() };
-    /// assert_eq!(
-    ///     live.clone().seen_on("node7", |process| process == 4711).held_up(4_000).unwrap(),
-    ///     "rank 1 (process 4711 on node7) is stopped (SIGSTOP), no word for 15 s: kill -CONT 4711"
-    /// );
-    /// assert!(live.held_up(18_000).unwrap().starts_with("rank 0 (process 4710 on node7) gives no word for 17 s"));
-    /// ```
     pub fn held_up(&self, now_ms: u64) -> Option<String> {
         self.held_up_with(None, now_ms)
     }

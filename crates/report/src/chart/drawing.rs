@@ -35,20 +35,11 @@ pub(crate) fn plain_number(value: f64) -> f64 {
 
 /// Draws the chart, and yields the figures for the page's script.
 pub(crate) fn html(chart: &Chart, html: &mut Html) -> Figures {
-    let xs = || {
-        chart
-            .curves
-            .iter()
-            .flat_map(|curve| &curve.points)
-            .map(|point| point.0)
-    };
-    let ys = || {
-        chart
-            .curves
-            .iter()
-            .flat_map(|curve| &curve.points)
-            .map(|point| point.1)
-    };
+    let points = || chart.curves.iter().flat_map(|curve| &curve.points);
+    let (xs, ys) = (
+        || points().map(|point| point.0),
+        || points().map(|point| point.1),
+    );
     let low_of = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::INFINITY, f64::min);
     let high_of = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::NEG_INFINITY, f64::max);
     let x = Axis::between(low_of(&mut xs()), high_of(&mut xs()), chart.x_labels);

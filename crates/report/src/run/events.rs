@@ -1,5 +1,6 @@
 //! What happened to a run, in order.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use everburn_record::{Event, EventKind, Live, file, plain, units};
@@ -10,10 +11,10 @@ use super::{Note, checkpoints, json_lines, logs};
 /// A line is a sentence.
 const LONGEST_LINE: usize = 1 << 16;
 
-/// How many events there were of each kind, added in the order in which they were noted.
+/// How many events there were of each kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Counts {
-    of_kinds: Vec<(EventKind, u64)>,
+    of_kinds: BTreeMap<EventKind, u64>,
     /// The run has stopped, and was not resumed yet.
     stopped: bool,
 }
@@ -30,17 +31,13 @@ impl Counts {
     }
 
     fn of(&self, kind: EventKind) -> u64 {
-        let mut all = self.of_kinds.iter();
-        let found = all.find(|(other, _)| *other == kind);
-        found.map_or(0, |(_, count)| *count)
+        self.of_kinds.get(&kind).copied().unwrap_or(0)
     }
 
     /// At least `count` of this kind were noted.
     fn raise(&mut self, kind: EventKind, count: u64) {
-        match self.of_kinds.iter_mut().find(|(other, _)| *other == kind) {
-            Some((_, known)) => *known = count.max(*known),
-            None => self.of_kinds.push((kind, count)),
-        }
+        let known = self.of_kinds.entry(kind).or_default();
+        *known = count.max(*known);
     }
 }
 

@@ -78,8 +78,6 @@ pub struct Metrics {
     pub seconds: Series,
     /// How long of that rank 0 stood still for others.
     pub waited: Series,
-    /// How long of that it waited for gradients that the backward pass did not hide.
-    pub exposed: Series,
     /// How long gradients were being exchanged, hidden or not.
     pub communication: Series,
     /// Bytes of gradients that rank 0 handed to the exchange in a step.
@@ -190,7 +188,6 @@ impl Metrics {
             (&mut self.samples_per_second, line.samples_per_second()),
             (&mut self.seconds, cost.map(|cost| cost.seconds)),
             (&mut self.waited, cost.map(|cost| cost.waited)),
-            (&mut self.exposed, cost.map(|cost| cost.exposed)),
             (&mut self.communication, cost.map(|cost| cost.communication)),
             (
                 &mut self.gradient_bytes,

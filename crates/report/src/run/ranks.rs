@@ -70,8 +70,6 @@ pub struct RankTotal {
     pub seconds: f64,
     /// Standing still for other ranks.
     pub waited: f64,
-    /// The part of it that is the exchange of gradients.
-    pub exposed: f64,
     /// Waiting for data.
     pub data: f64,
     /// Forward passes.
@@ -80,8 +78,6 @@ pub struct RankTotal {
     pub backward: f64,
     /// The optimizer.
     pub optimizer: f64,
-    /// Samples.
-    pub samples: u64,
     /// The most memory in a step, in bytes.
     pub peak_memory: Option<u64>,
 }
@@ -97,12 +93,10 @@ impl RankTotal {
         self.steps += 1;
         self.seconds += step.seconds;
         self.waited += step.waited;
-        self.exposed += step.exposed;
         self.data += step.data;
         self.forward += step.forward;
         self.backward += step.backward;
         self.optimizer += step.optimizer;
-        self.samples = self.samples.saturating_add(step.samples.unwrap_or(0));
         self.peak_memory = self.peak_memory.max(step.peak_memory);
     }
 }
@@ -241,17 +235,6 @@ impl RankTimes {
 
     /// The rank that the others have waited for, where one is [slow](Self::slow) over eight steps or more and they waited at
     /// least a quarter of their time, with that part. What the slow rank waits itself is not counted: that is the exchange's own.
-    ///
-    /// ```
-    /// use everburn_report::RankTimes;
-    ///
-    /// let mut times = RankTimes::default();
-    /// let line = r#"{"step":1,"ranks":[{"rank":0,"seconds":1,"waited":0.75},{"rank":1,"seconds":1,"waited":0.25}]}"#;
-    /// for _ in 0..8 {
-    ///     times.push(&serde_json::from_str(line).unwrap());
-    /// }
-    /// assert_eq!(times.waited_for(), Some((1, 0.5)));
-    /// ```
     #[must_use]
     pub fn waited_for(&self) -> Option<(usize, f64)> {
         awaited_rank(&self.loads())

@@ -144,62 +144,44 @@ mod tests {
     fn a_runs_sentences_are_events() {
         use EventKind::*;
         let time = "2026-11-22T00:33:20.674834Z";
-        let of = |level: &str, text: &str| told(&format!("{time}  {level} {text}"));
-        assert_eq!(
-            of("WARN", "chaos: rank 1 is stopped at step 120"),
-            (Fault, Some(119), Some(1))
-        );
-        assert_eq!(
-            of("WARN", "chaos: a parameter changes after step 7"),
-            (Fault, Some(7), Some(9))
-        );
-        assert_eq!(
-            of(
-                "WARN",
-                "after step 119: rank 0 lost rank 1 in all_reduce(i64[1], sum) (collective 23, step 120): it"
+        for (text, expected) in [
+            (
+                "WARN chaos: rank 1 is stopped at step 120",
+                (Fault, Some(119), Some(1)),
             ),
-            (Loss, Some(119), Some(1))
-        );
-        assert_eq!(
-            of(
-                "ERROR",
-                "rank 1 stalled at step 120: it does not do its part in all_gather_varied(f64)"
+            (
+                "WARN chaos: a parameter changes after step 7",
+                (Fault, Some(7), Some(9)),
             ),
-            (Stall, Some(119), Some(1))
-        );
-        assert_eq!(
-            of(
-                "ERROR",
-                "machine 1 (ranks 2, 3) stalled at step 120: rank 2 has not called barrier (collective 5)"
+            (
+                "WARN after step 119: rank 0 lost rank 1 in all_reduce(i64[1], sum) (collective 23, step 120): it",
+                (Loss, Some(119), Some(1)),
             ),
-            (Stall, Some(119), Some(2))
-        );
-        assert_eq!(
-            of(
-                "WARN",
-                "rank 1 stalled for 14 s at step 120, while others waited for it in barrier, and continues: it sent no heartbeats"
+            (
+                "ERROR rank 1 stalled at step 120: it does not do its part in all_gather_varied(f64)",
+                (Stall, Some(119), Some(1)),
             ),
-            (Stall, Some(119), Some(1))
-        );
-        assert_eq!(
-            of(
-                "WARN",
-                "ranks [0, 2] have made step 120, 39.80 s after the step before"
+            (
+                "ERROR machine 1 (ranks 2, 3) stalled at step 120: rank 2 has not called barrier (collective 5)",
+                (Stall, Some(119), Some(2)),
             ),
-            (Regroup, Some(120), None)
-        );
-        assert_eq!(
-            of(
-                "WARN",
-                "after step 30, `a` of rank [2] differed from the other ranks'; it is given the state of rank 0"
+            (
+                "WARN rank 1 stalled for 14 s at step 120, while others waited for it in barrier, and continues: it sent no heartbeats",
+                (Stall, Some(119), Some(1)),
             ),
-            (Divergence, Some(30), Some(2))
-        );
-        assert_eq!(
-            of("WARN", "no heartbeat monitor: no"),
-            (Warning, None, Some(9))
-        );
-        assert_eq!(of("INFO", "resuming from a/b"), (Resume, None, None));
+            (
+                "WARN ranks [0, 2] have made step 120, 39.80 s after the step before",
+                (Regroup, Some(120), None),
+            ),
+            (
+                "WARN after step 30, `a` of rank [2] differed from the other ranks'; it is given the state of rank 0",
+                (Divergence, Some(30), Some(2)),
+            ),
+            ("WARN no heartbeat monitor: no", (Warning, None, Some(9))),
+            ("INFO resuming from a/b", (Resume, None, None)),
+        ] {
+            assert_eq!(told(&format!("{time}  {text}")), expected, "{text}");
+        }
         assert_eq!(
             told("--- rank 2: process 2 begins here ---"),
             (Restart, None, Some(2))

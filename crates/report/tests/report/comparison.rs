@@ -2,6 +2,7 @@
 
 use everburn_report::{ReportError, compare};
 
+use crate::page::sound;
 use crate::sample::{Sample, metrics};
 
 /// Two runs in folders `a` and `b` of one folder, of which the second was resumed with another rate.
@@ -95,14 +96,7 @@ fn a_comparisons_page_has_the_curves_of_all() {
     let html = compare(&[sample.path().join("a"), sample.path().join("b")])
         .unwrap()
         .to_html();
-    let data = html
-        .split_once("id=\"data\">")
-        .unwrap()
-        .1
-        .split_once("</script>")
-        .unwrap()
-        .0;
-    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    let data = sound(&html);
     let lines = data["charts"]["training-loss"]["lines"].as_array().unwrap();
     assert_eq!(
         lines

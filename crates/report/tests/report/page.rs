@@ -45,7 +45,7 @@ fn tags(html: &str) -> (Vec<Tag<'_>>, Vec<&str>) {
 const VOID: [&str; 4] = ["meta", "input", "wbr", "!DOCTYPE"];
 
 /// Checks that the page has its own elements and no others, properly nested, and returns its data.
-fn sound(html: &str) -> Value {
+pub(crate) fn sound(html: &str) -> Value {
     const ELEMENTS: &str = "html head meta title style body header h1 h2 h3 p nav a main section div span strong small ul li code \
                             figure figcaption label input svg path g table caption thead tbody tr th td b i em details summary \
                             footer script wbr";

@@ -36,7 +36,7 @@ pub(super) struct Grid {
     /// The first column of each line, then the column after the last.
     breaks: Vec<usize>,
     /// Whether some boxes are too narrow for their numbers.
-    leaves_out: bool,
+    pub(super) leaves_out: bool,
 }
 
 impl Grid {
@@ -93,11 +93,6 @@ impl Grid {
         });
         grid.breaks = grid.break_up(timeline, room);
         grid
-    }
-
-    /// Whether some boxes are too narrow for their numbers.
-    pub(super) const fn leaves_out(&self) -> bool {
-        self.leaves_out
     }
 
     /// The columns of each line: all, or as many of the first and of the last as there may be.

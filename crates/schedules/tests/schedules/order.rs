@@ -111,30 +111,26 @@ fn the_papers_order_of_interleaving() {
 
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
-    let error = |kind, ranks, micro_batches, chunks| {
-        Schedule::new(kind, ranks, micro_batches, chunks)
-            .unwrap_err()
-            .to_string()
+    let error = |ranks, micro_batches, chunks| {
+        let kind = ScheduleKind::OneForwardOneBackward;
+        let refused = Schedule::new(kind, ranks, micro_batches, chunks);
+        refused.unwrap_err().to_string()
     };
-    let one = ScheduleKind::OneForwardOneBackward;
+    for (ranks, micro_batches, chunks, expected) in [
+        (0, 8, 1, "a schedule needs at least one rank, not 0"),
+        (4, 0, 1, "a schedule needs at least one micro-batch, not 0"),
+        (4, 8, 0, "a schedule needs at least one chunk, not 0"),
+        (
+            4,
+            8,
+            2,
+            "1f1b has one chunk per rank, not 2: use the schedule interleaved for more",
+        ),
+    ] {
+        assert_eq!(error(ranks, micro_batches, chunks), expected);
+    }
     assert_eq!(
-        error(one, 0, 8, 1),
-        "a schedule needs at least one rank, not 0"
-    );
-    assert_eq!(
-        error(one, 4, 0, 1),
-        "a schedule needs at least one micro-batch, not 0"
-    );
-    assert_eq!(
-        error(one, 4, 8, 0),
-        "a schedule needs at least one chunk, not 0"
-    );
-    assert_eq!(
-        error(one, 4, 8, 2),
-        "1f1b has one chunk per rank, not 2: use the schedule interleaved for more"
-    );
-    assert_eq!(
-        error(one, 4, usize::MAX, 1),
+        error(4, usize::MAX, 1),
         format!(
             "4 ranks of 1 chunks with {} micro-batches are more than 1048576 passes per step: use \
              fewer micro-batches",

@@ -100,35 +100,6 @@ mod tests {
 
     use super::*;
 
-    fn rates(ranks: usize, everyone: bool) -> Vec<Option<f64>> {
-        let groups = ProcessGroup::over_threads(ranks, GroupOptions::default());
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|group| {
-                let address = Ipv4Addr::LOCALHOST.into();
-                thread::spawn(move || {
-                    measure(&group, address, 8 << 20, everyone).map_err(|e| e.to_string())
-                })
-            })
-            .collect();
-        ranks
-            .into_iter()
-            .map(|rank| rank.join().unwrap().unwrap())
-            .collect()
-    }
-
-    #[test]
-    fn who_receives_has_a_rate() {
-        let received = |everyone| -> Vec<bool> {
-            rates(3, everyone)
-                .iter()
-                .map(|rate| rate.is_some_and(|rate| rate > 0.0))
-                .collect()
-        };
-        assert_eq!(received(false), [false, true, false]);
-        assert_eq!(received(true), [true; 3]);
-    }
-
     #[test]
     fn a_stream_needs_a_receiver() {
         let group = ProcessGroup::alone(GroupOptions::default());

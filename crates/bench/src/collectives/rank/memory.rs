@@ -67,21 +67,3 @@ impl Memory {
         black_box(&mut self.to).copy_from_slice(black_box(&self.from));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use everburn::collectives::group::GroupOptions;
-
-    use super::*;
-
-    #[test]
-    fn a_copy_copies_and_has_a_rate() {
-        let group = ProcessGroup::alone(GroupOptions::default());
-        for everyone in [false, true] {
-            let rate = measure(&group, 1 << 20, everyone).unwrap();
-            assert!(rate.is_some_and(|rate| rate.is_finite() && rate > 0.0));
-        }
-        let memory = Memory::new(1000);
-        assert_eq!(memory.to, memory.from);
-    }
-}

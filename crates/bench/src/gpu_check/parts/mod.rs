@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use self::losses::{Losses, batch_size};
 use self::numbers::Compare;
-use super::order::{Answer, Order, Part, Plant, PrintedLosses, rounding};
+use super::order::{Answer, Order, Part, Plant, rounding};
 use crate::failure::Failure;
 
 /// Does the parts of `order`, and prints after each what it yields.
@@ -68,7 +68,7 @@ fn result_of(part: Part, order: &Order, device: &Device) -> Result<Value, Failur
             if let (Some(Plant::Losses), Some(last)) = (order.plant, losses.last_mut()) {
                 *last *= 1.01;
             }
-            json!(PrintedLosses { losses })
+            json!(losses)
         }
         Part::NcclCost => json!(nccl_cost::run(device, name, quick)?),
         Part::Replay => json!(replay::run(device)?),

@@ -1,7 +1,25 @@
 //! Tests of `ranks`.
 
+use everburn_record::{Live, Phase};
+
 use super::*;
 use crate::update::Update;
+
+fn rank(rank: usize, silent_seconds: Option<f64>) -> LiveRank {
+    LiveRank {
+        rank,
+        silent_seconds,
+        ..LiveRank::default()
+    }
+}
+
+fn training(ranks: Vec<LiveRank>) -> Live {
+    Live {
+        phase: Phase::Training,
+        ranks,
+        ..Live::default()
+    }
+}
 
 fn line(step: u64, at: u64, work: &[(usize, f64)]) -> Update {
     let ranks = work.iter().map(|(rank, work)| RankStep {
@@ -57,17 +75,7 @@ fn a_rank_that_the_others_wait_for_in_their_newest_steps_is_named_on_the_first_p
     assert_eq!(state.news(false), None);
     // What is worse comes first, and of a run that is over there is none.
     let mut state = after(8, &unequal);
-    let live = |silent_seconds| {
-        let rank = LiveRank {
-            rank: 1,
-            silent_seconds,
-            ..LiveRank::default()
-        };
-        Update::Live(everburn_record::Live {
-            ranks: vec![rank],
-            ..everburn_record::Live::default()
-        })
-    };
+    let live = |silent_seconds| Update::Live(training(vec![rank(1, silent_seconds)]));
     state.take(&live(Some(4.0)), 5);
     assert_eq!(
         state.news(false).as_deref(),
@@ -89,16 +97,10 @@ fn nobody_is_slow_who_waits_for_a_rank_that_is_stopped() {
     let (ok, slow) = (RankStatus::Working, RankStatus::Straggling);
     state.take(&line(1, 5, &[(0, 0.9), (1, 0.5), (2, 0.5)]), 5);
     let live = |members: &[usize], silent_seconds: Option<f64>| {
-        let rank = |rank| LiveRank {
-            rank,
-            silent_seconds: silent_seconds.filter(|_| rank == 1),
-            ..LiveRank::default()
-        };
-        Update::Live(everburn_record::Live {
-            phase: everburn_record::Phase::Training,
+        let ranks = (0..3).map(|it| rank(it, silent_seconds.filter(|_| it == 1)));
+        Update::Live(Live {
             members: members.to_vec(),
-            ranks: (0..3).map(rank).collect(),
-            ..everburn_record::Live::default()
+            ..training(ranks.collect())
         })
     };
     state.take(&live(&[0, 1, 2], None), 5);
@@ -131,19 +133,16 @@ fn a_rank_is_lost_until_it_makes_steps_again() {
 #[test]
 fn a_rank_that_is_stopped_is_silent_and_says_how_it_continues() {
     let mut state = RunState::default();
-    let rank = |rank| LiveRank {
-        rank,
-        pid: Some(40 + rank as u32),
+    let on_node = |number: usize| LiveRank {
+        pid: Some(40 + number as u32),
         host: Some("node7".into()),
-        ..LiveRank::default()
+        ..rank(number, None)
     };
-    let live = everburn_record::Live {
+    let live = Live {
         unix_time_ms: 1_000,
-        phase: everburn_record::Phase::Training,
-        ranks: vec![rank(0), rank(1)],
         steps: Some(100),
         seconds_a_step: Some(0.1),
-        ..everburn_record::Live::default()
+        ..training(vec![on_node(0), on_node(1)])
     };
     // The file is as old as it says, whenever the monitor has come.
     state.take(&Update::Live(live.clone()), 18_000);
@@ -152,7 +151,7 @@ fn a_rank_that_is_stopped_is_silent_and_says_how_it_continues() {
     assert_eq!(state.ranks()[0].silent_seconds, Some(17.0));
     assert_eq!(state.seconds_left(), None);
     let stopped = |at, process| {
-        let live = everburn_record::Live {
+        let live = Live {
             unix_time_ms: at,
             ..live.clone()
         };
@@ -172,7 +171,7 @@ fn a_rank_that_is_stopped_is_silent_and_says_how_it_continues() {
     assert_eq!(statuses(&state), [RankStatus::Working; 2]);
     assert_eq!(state.news(true), None);
     assert!(state.seconds_left().is_some());
-    let last = everburn_record::Live {
+    let last = Live {
         unix_time_ms: 21_000,
         ..live.clone()
     };
@@ -185,34 +184,19 @@ fn a_rank_that_is_stopped_is_silent_and_says_how_it_continues() {
 #[test]
 fn silence_is_seen_before_anybody_has_judged() {
     let mut state = RunState::default();
-    let rank = |rank, silent_seconds| LiveRank {
-        rank,
-        silent_seconds,
-        ..LiveRank::default()
-    };
-    let live = everburn_record::Live {
-        ranks: vec![rank(0, None), rank(1, Some(4.0))],
-        ..everburn_record::Live::default()
-    };
+    let live = training(vec![rank(0, None), rank(1, Some(4.0))]);
     state.take(&Update::Live(live), 5);
     assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
 }
 
 #[test]
 fn the_age_of_a_file_that_cannot_be_written_is_no_silence_of_its_ranks() {
-    let rank = |rank, silent_seconds| LiveRank {
-        rank,
-        silent_seconds,
-        ..LiveRank::default()
-    };
     let silences = |unwritable: Option<&str>| {
         let mut state = RunState::default();
-        let live = everburn_record::Live {
+        let live = Live {
             unix_time_ms: 1_000,
-            phase: everburn_record::Phase::Training,
-            ranks: vec![rank(0, None), rank(1, Some(6.0))],
             unwritable: unwritable.map(str::to_owned),
-            ..everburn_record::Live::default()
+            ..training(vec![rank(0, None), rank(1, Some(6.0))])
         };
         state.take(&Update::Live(live), 18_000);
         let ranks = state.ranks().into_iter();
@@ -226,15 +210,13 @@ fn the_age_of_a_file_that_cannot_be_written_is_no_silence_of_its_ranks() {
 fn a_step_that_only_a_heartbeat_has_named_is_known_as_such() {
     let mut state = RunState::default();
     state.take(&line(20, 5, &[(0, 0.5), (1, 0.5), (2, 0.5)]), 5);
-    let rank = |(rank, step)| LiveRank {
-        rank,
+    let at = |(number, step)| LiveRank {
         step: Some(step),
-        ..LiveRank::default()
+        ..rank(number, None)
     };
-    let live = everburn_record::Live {
+    let live = Live {
         step: 23,
-        ranks: [(0, 23), (1, 24), (2, 19)].map(rank).to_vec(),
-        ..everburn_record::Live::default()
+        ..training([(0, 23), (1, 24), (2, 19)].map(at).to_vec())
     };
     state.take(&Update::Live(live), 5);
     let steps = |state: &RunState| {
