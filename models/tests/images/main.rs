@@ -5,7 +5,11 @@ mod resnet50;
 mod vit;
 
 use burn::module::Module;
-use everburn_nn::{ParameterPath, parameter_paths};
+use burn::prelude::*;
+use everburn_models::mlp::MlpConfig;
+use everburn_models::mnist::MnistConfig;
+use everburn_models::mnist_bn::MnistBnConfig;
+use everburn_nn::{InBlocks, ParameterPath, parameter_paths};
 
 /// What torchvision calls parameters: running statistics are none.
 fn trained(model: &impl Module) -> Vec<ParameterPath> {
@@ -33,4 +37,15 @@ fn assert_shapes(model: &impl Module, expected: &[(&str, &[usize])], shortcuts: 
         .iter()
         .filter(|p| p.path.ends_with("downsample.0.weight"));
     assert_eq!(found.count(), shortcuts);
+}
+
+#[test]
+fn the_blocks_of_small_models_use_all_parameters() {
+    fn check(model: &impl InBlocks) {
+        model.blocks().check(model).unwrap();
+    }
+    let device = Device::flex();
+    check(&MlpConfig::new().init(&device));
+    check(&MnistConfig::new().init(&device));
+    check(&MnistBnConfig::new().init(&device));
 }
