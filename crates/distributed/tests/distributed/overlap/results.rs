@@ -83,23 +83,6 @@ fn a_branch_taken_on_some_ranks_only_gives_the_mean_and_no_hang() {
 }
 
 #[test]
-fn the_branch_of_one_rank_weighs_as_much_as_its_samples() {
-    on_ranks(2, |group| {
-        let (ddp, model, device) = start(group, small_buckets());
-        let take_branch = ddp.group().rank() == 1;
-        let share = share_of(5, 1, 2);
-        let mine = rows(5, &device).slice([share.clone()]);
-        let theirs = gradients_over(&model, mine, true);
-        let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
-        let weight = share.len() as f32 / 5.0;
-        let expected = expected.into_iter().map(|g| g * weight).collect::<Vec<_>>();
-        let synced = overlapped(&ddp, &model, 5, 1, take_branch).unwrap();
-        let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
-        assert_close(&found, &expected);
-    });
-}
-
-#[test]
 fn micro_batches_are_exchanged_once() {
     let bytes = |parts: usize| {
         let ranks = on_ranks(2, move |group| {
