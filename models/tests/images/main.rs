@@ -4,7 +4,7 @@ mod resnet18;
 mod resnet50;
 mod vit;
 
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
 use everburn_models::mlp::MlpConfig;
 use everburn_models::mnist::MnistConfig;
@@ -37,6 +37,23 @@ fn assert_shapes(model: &impl Module, expected: &[(&str, &[usize])], shortcuts: 
         .iter()
         .filter(|p| p.path.ends_with("downsample.0.weight"));
     assert_eq!(found.count(), shortcuts);
+}
+
+/// Demands that each parameter has a gradient of the mean square of the scores.
+fn assert_gradients(model: &impl Module, scores: Tensor<2>) {
+    struct Found(burn::tensor::Gradients, usize);
+    impl ModuleVisitor for Found {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if param.is_require_grad() {
+                let gradient = param.val().grad(&self.0).expect("a gradient");
+                assert_eq!(gradient.dims(), param.val().dims());
+                self.1 += 1;
+            }
+        }
+    }
+    let mut found = Found(scores.powi_scalar(2).mean().backward(), 0);
+    model.visit(&mut found);
+    assert_eq!(found.1, trained(model).len());
 }
 
 #[test]
