@@ -156,11 +156,11 @@ impl ModuleDisplay for MultiHeadAttention {
 /// ```
 #[derive(Debug, Clone)]
 pub struct MhaInput {
-    query: Tensor<3>,
-    key: Tensor<3>,
-    value: Tensor<3>,
-    mask_pad: Option<Tensor<2, Bool>>,
-    mask_attn: Option<Tensor<3, Bool>>,
+    pub(super) query: Tensor<3>,
+    pub(super) key: Tensor<3>,
+    pub(super) value: Tensor<3>,
+    pub(super) mask_pad: Option<Tensor<2, Bool>>,
+    pub(super) mask_attn: Option<Tensor<3, Bool>>,
 }
 
 impl MhaInput {

@@ -102,24 +102,6 @@ fn sums_by_nccl_have_the_bits_of_those_through_host_memory() {
     }
 }
 
-#[test]
-fn a_perceptron_has_the_gradients_of_one_device() {
-    let (whole, step) = (Mlp::new(), steps());
-    let expected = step(&whole);
-    let rules = rules();
-    for world_size in [2, 3, 4] {
-        let ranks = in_parallel(groups(world_size), |group| {
-            let model = tensor_parallel(separate(&whole), &rules, &group).unwrap();
-            assert_eq!(model.up.weight.dims(), [6, 24 / world_size]);
-            assert_eq!(model.down.weight.dims(), [24 / world_size, 6]);
-            assert_eq!(model.up.world_size(), world_size);
-            step(&model)
-        });
-        assert!((ranks[0].loss - expected.loss).abs() <= 1e-5 * expected.loss);
-        assert_equal(&gathered(&ranks), &expected.named, 1e-5);
-    }
-}
-
 /// How a decoder's step is run.
 #[derive(Debug, Clone, Copy)]
 enum Way {
