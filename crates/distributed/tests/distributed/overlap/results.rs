@@ -4,6 +4,7 @@ use burn::module::Param;
 use burn::optim::SgdConfig;
 use burn::prelude::*;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
+use everburn_nn::checkpoint;
 
 use crate::models::{Branchy, assert_close, gradient, gradients_over, rows, values};
 use crate::ranks::on_ranks;
@@ -72,6 +73,37 @@ fn buckets_are_packed_once_in_the_order_of_the_backward_pass() {
         "what no backward pass reached comes last"
     );
     assert!(after[..2].iter().all(|path| path.starts_with("sometimes")));
+}
+
+/// Two segments, each of which uses one layer.
+fn by_layers(model: &Branchy, rows: Tensor<2>) -> Tensor<1> {
+    let hidden = checkpoint(model, rows, |model: &Branchy, rows| {
+        model.always.forward(rows)
+    });
+    checkpoint(model, hidden, |model: &Branchy, hidden| {
+        let output: Tensor<2> = model.sometimes.forward(hidden);
+        output.powf_scalar(2.0).sum_dim(1).squeeze_dim(1)
+    })
+}
+
+#[test]
+fn gradients_of_checkpointed_segments_leave_segment_by_segment() {
+    on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let step = ddp.begin(4).unwrap();
+        let watched = step.with_hooks(&model, 4);
+        drop(by_layers(&watched, rows(4, &device)).mean().backward());
+        step.finish(&model).unwrap();
+        // The buckets are packed in the order in which the first step's gradients came.
+        let plan = ddp.plan();
+        let numbers = plan.buckets().iter().flat_map(|b| b.parameters().to_vec());
+        let paths = numbers.map(|number| ddp.parameters()[number].path.clone());
+        let paths = paths.collect::<Vec<_>>();
+        let of = |range: std::ops::Range<usize>, layer: &str| {
+            paths[range].iter().all(|path| path.starts_with(layer))
+        };
+        assert!(of(0..2, "sometimes") && of(2..4, "always"), "{paths:?}");
+    });
 }
 
 #[test]
