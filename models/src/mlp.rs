@@ -109,31 +109,3 @@ impl TensorParallel for Mlp {
         rules.collect()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use burn::tensor::Distribution;
-
-    use super::*;
-
-    fn written_out(mlp: &Mlp, images: Tensor<4>) -> Tensor<2> {
-        let mut x: Tensor<2> = images.flatten(1, 3);
-        for (index, layer) in mlp.layers.iter().enumerate() {
-            if index > 0 {
-                x = relu(x);
-            }
-            x = layer.forward(x);
-        }
-        x
-    }
-
-    #[test]
-    fn the_blocks_use_all_parameters_and_yield_the_bits_of_the_layers_written_out() {
-        let device = Device::flex();
-        let model = MlpConfig::new().init(&device);
-        model.blocks().check(&model).unwrap();
-        let images = Tensor::random([3, 1, 28, 28], Distribution::Default, &device);
-        let expected = written_out(&model, images.clone()).into_data();
-        assert_eq!(model.forward(images).into_data(), expected);
-    }
-}

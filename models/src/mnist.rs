@@ -100,27 +100,3 @@ impl TensorParallel for Mnist {
         vec![TensorRule::column("fc1"), TensorRule::row("fc2")]
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use burn::tensor::Distribution;
-
-    use super::*;
-
-    fn written_out(mnist: &Mnist, images: Tensor<4>) -> Tensor<2> {
-        let x = relu(mnist.pool.forward(mnist.conv1.forward(images)));
-        let x = relu(mnist.pool.forward(mnist.conv2.forward(x)));
-        let x = relu(mnist.fc1.forward(x.flatten::<2>(1, 3)));
-        mnist.fc2.forward(x)
-    }
-
-    #[test]
-    fn the_blocks_use_all_parameters_and_yield_the_bits_of_the_layers_written_out() {
-        let device = Device::flex();
-        let model = MnistConfig::new().init(&device);
-        model.blocks().check(&model).unwrap();
-        let images = Tensor::random([3, 1, 28, 28], Distribution::Default, &device);
-        let expected = written_out(&model, images.clone()).into_data();
-        assert_eq!(model.forward(images).into_data(), expected);
-    }
-}

@@ -75,16 +75,6 @@ fn a_cache_is_never_longer_than_the_context() {
 }
 
 #[test]
-fn later_tokens_do_not_influence_earlier_scores() {
-    let model = llama().build(&Device::flex());
-    let first = |text: &[i64]| {
-        let scores = model.forward(tokens(text));
-        scores.slice_dim(1, 0..3).into_data()
-    };
-    assert_eq!(first(&[3, 1, 4, 1, 5]), first(&[3, 1, 4, 2, 6]));
-}
-
-#[test]
 fn a_llama_that_cannot_be_built_is_refused() {
     let refused = |config: LlamaConfig| config.check().unwrap_err().to_string();
     assert!(refused(llama().with_kv_heads(3)).contains("cannot serve 4 heads"));

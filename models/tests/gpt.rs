@@ -26,24 +26,13 @@ fn tokens<const T: usize>(tokens: [i64; T]) -> Tensor<2, Int> {
 }
 
 #[test]
-fn texts_of_any_length_up_to_the_context_get_scores_for_each_token() {
-    for positions in [Positions::Learned, Positions::Rotary] {
-        let gpt = gpt(positions);
-        for (batch, length) in [(1, 1), (2, 5), (3, 8)] {
-            let texts = Tensor::<2, Int>::zeros([batch, length], &Device::flex());
-            assert_eq!(gpt.forward(texts).dims(), [batch, length, VOCABULARY]);
-        }
-    }
-}
-
-#[test]
 #[should_panic(expected = "a text of 9 tokens is longer than the model's context of 8")]
 fn a_text_longer_than_the_context_is_refused() {
     gpt(Positions::Learned).forward(tokens([0; 9]));
 }
 
 #[test]
-fn later_tokens_do_not_influence_earlier_scores_and_earlier_tokens_do_later_ones() {
+fn earlier_tokens_influence_later_scores() {
     for positions in [Positions::Learned, Positions::Rotary] {
         let gpt = gpt(positions);
         let scores = |text| gpt.forward(tokens(text)).into_data();
@@ -51,8 +40,6 @@ fn later_tokens_do_not_influence_earlier_scores_and_earlier_tokens_do_later_ones
             let all = scores(text).iter::<f32>().collect::<Vec<_>>();
             all[range.start * VOCABULARY..range.end * VOCABULARY].to_vec()
         };
-        let (one, other) = ([3, 1, 4, 1, 5, 9], [3, 1, 4, 2, 6, 5]);
-        assert_eq!(rows(one, 0..3), rows(other, 0..3), "{positions:?}");
         let (one, other) = ([3, 1, 4, 1, 5, 9], [3, 2, 4, 1, 5, 9]);
         for row in 2..6 {
             let (one, other) = (rows(one, row..row + 1), rows(other, row..row + 1));

@@ -93,3 +93,13 @@ pub fn peak_operations() -> f64 {
     std::hint::black_box(&output);
     best
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_machine_has_a_peak() {
+        let peak = super::peak_operations();
+        // From a simulated processor to the largest.
+        assert!(peak > 1e6 && peak < 1e15, "{peak}");
+    }
+}

@@ -15,7 +15,7 @@ pub mod attention {
     pub use burn::nn::attention::*;
 
     pub use crate::transformers::{
-        MhaCache, MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig,
+        MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig,
     };
 }
 

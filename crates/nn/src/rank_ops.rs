@@ -11,6 +11,7 @@ use crate::all_reduce::SumOverRanks;
 use crate::backward_step::{looking_back, with_backward_step};
 use crate::group::StatisticsGroup;
 use crate::normalize::{BatchNormOverRanks, GlobalBatch, Saved};
+use crate::tensor_parallel::{PassGradient, ShardAllReduce, SumGradient};
 
 /// Operations whose gradients cross from one rank to another. The forward passes exchange nothing:
 /// what is summed over ranks comes in as an argument, so that errors can be returned before.
@@ -41,6 +42,18 @@ pub(crate) trait RankOps: Backend {
     ) -> FloatTensor<Self> {
         Self::batch_norm(input, gamma, beta, mean, variance, batch.epsilon)
     }
+
+    /// `tensor` itself, whose gradient is summed over the ranks of a tensor group: f.
+    fn copy_to_ranks(tensor: FloatTensor<Self>, all_reduce: ShardAllReduce) -> FloatTensor<Self> {
+        drop(all_reduce);
+        tensor
+    }
+
+    /// `sum`, which is the sum of `own` over the ranks of a tensor group and whose gradient is that of `own`: g.
+    fn reduce_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
+        drop(own);
+        sum
+    }
 }
 
 #[cfg(feature = "flex")]
@@ -50,6 +63,7 @@ impl RankOps for burn::backend::Flex {}
 #[cfg(feature = "gpu")]
 impl RankOps for burn::backend::Cube {}
 
+// Compute-bound: Burn's own gradient checkpointing must not run an exchange, or what follows, twice.
 impl<B: RankOps, C: CheckpointStrategy> RankOps for Autodiff<B, C>
 where
     DispatchTensor: DispatchKindConversion<B>,
@@ -59,7 +73,6 @@ where
         sum: FloatTensor<Self>,
         group: Arc<dyn StatisticsGroup>,
     ) -> FloatTensor<Self> {
-        // Checkpointing must never run the exchange, or what follows, twice.
         let sum = sum.into_primitive();
         with_backward_step::<B, C, _, _>(SumOverRanks, [own.node()], group, sum)
     }
@@ -89,5 +102,14 @@ where
         };
         let inputs = [input, gamma, beta];
         looking_back::<B, C, _, _, 3, 2>(BatchNormOverRanks, inputs, forward, state).0
+    }
+
+    fn copy_to_ranks(tensor: FloatTensor<Self>, all_reduce: ShardAllReduce) -> FloatTensor<Self> {
+        let (primitive, node) = tensor.into_parts();
+        with_backward_step::<B, C, _, _>(SumGradient, [node], all_reduce, primitive)
+    }
+
+    fn reduce_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
+        with_backward_step::<B, C, _, _>(PassGradient, [own.node()], (), sum.into_primitive())
     }
 }

@@ -1,11 +1,13 @@
 //! The vision transformer against transformers'.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::Distribution;
 use everburn_models::gpt::Activation;
 use everburn_models::vit::{ViT, ViTConfig};
 use everburn_nn::{InBlocks, TensorParallel, parameter_paths};
+
+use crate::{assert_gradients, assert_shapes};
 
 /// Four patches and two layers.
 fn small() -> ViTConfig {
@@ -64,11 +66,7 @@ fn parameters_have_hugging_faces_names_and_shapes() {
         ("vit.layernorm.beta", &[12]),
         ("classifier.weight", &[12, 5]),
     ];
-    for (path, shape) in expected {
-        let found = paths.iter().find(|parameter| parameter.path == path);
-        let found = found.unwrap_or_else(|| panic!("there is no {path}"));
-        assert_eq!(found.shape, shape, "{path}");
-    }
+    assert_shapes(&model, &expected, 0);
     assert_eq!(paths.len(), 4 + 2 * 16 + 2 + 2);
     let without = small().with_biases(false).init(&Device::flex());
     assert_eq!(parameter_paths(&without).len(), paths.len() - 2 * 3);
@@ -96,22 +94,7 @@ fn it_may_be_divided_at_every_layer_and_within_layers() {
 fn every_parameter_gets_a_gradient() {
     let device = Device::flex().autodiff();
     let model = small().init(&device);
-    let gradients = model
-        .forward(images(2, &device))
-        .powi_scalar(2)
-        .mean()
-        .backward();
-    struct Gradients<'a>(&'a burn::tensor::Gradients, usize);
-    impl ModuleVisitor for Gradients<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = param.val().grad(self.0).expect("a gradient");
-            assert_eq!(gradient.dims(), param.val().dims());
-            self.1 += 1;
-        }
-    }
-    let mut found = Gradients(&gradients, 0);
-    model.visit(&mut found);
-    assert_eq!(found.1, parameter_paths(&model).len());
+    assert_gradients(&model, model.forward(images(2, &device)));
 }
 
 /// The largest difference of the scores of two batches.

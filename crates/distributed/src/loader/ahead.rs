@@ -247,20 +247,4 @@ mod tests {
         assert_eq!(begun.try_iter().count(), 0);
         assert_eq!(begun.recv(), Err(mpsc::RecvError));
     }
-
-    #[test]
-    fn who_waits_in_vain_is_told_how_long_and_leaves_at_once() {
-        let (release, hold) = mpsc::channel::<()>();
-        let hold = Arc::new(Mutex::new(hold));
-        let timeout = Duration::from_millis(20);
-        let prefetch = Prefetch {
-            timeout,
-            ..prefetch(1, 1)
-        };
-        let work = move |_: usize| assert!(hold.lock().unwrap().recv().is_err());
-        let mut ahead = Ahead::begin(prefetch, 0..2, work).unwrap();
-        assert!(ahead.take().unwrap_err() >= timeout);
-        drop(ahead);
-        drop(release);
-    }
 }

@@ -270,7 +270,6 @@ mod tests {
     use burn::tensor::DType;
 
     use super::*;
-    use crate::test_ranks::on_ranks;
 
     #[test]
     fn chunks_are_no_larger_than_asked_for_unless_one_parameter_is() {
@@ -283,34 +282,5 @@ mod tests {
         assert_eq!(numbers(12, 28), [vec![0, 1], vec![2], vec![3, 4]]);
         assert_eq!(numbers(1 << 20, 1 << 20), [vec![0, 1, 2, 3, 4]]);
         assert!(chunks(&[], 1, 1).is_empty());
-    }
-
-    #[test]
-    fn gathered_parameters_are_full_on_every_rank() {
-        let shapes: [&[usize]; 2] = [&[2, 2], &[5]];
-        let parameters = shapes.map(|shape| BucketEntry::of_shape(shape, DType::F32));
-        let chunk = Chunk {
-            numbers: vec![0, 1],
-        };
-        let values = [vec![1.0f32, 2.0, 3.0, 4.0], vec![5.0, 6.0, 7.0, 8.0, 9.0]];
-        let gathered = on_ranks(3, |group| {
-            let layout = ShardLayout {
-                rank: group.rank(),
-                world_size: 3,
-            };
-            let gatherer = Gatherer::start(group.clone(), None).unwrap();
-            let shards = values.iter().map(|values| {
-                let mut own = values[layout.own(values.len())].to_vec();
-                own.resize(layout.length(values.len()), 0.0);
-                Tensor::<1>::from_floats(own.as_slice(), &Device::flex())
-            });
-            let promise = gatherer.gather(0, shards.collect());
-            let gathered = promise.wait(WorkerTimeout::with(&group), "all").0.unwrap();
-            [0, 1].map(|number| gathered.full_parameter(&chunk, number, &parameters, layout, None))
-        });
-        for [first, second] in gathered {
-            assert_eq!(first, TensorData::from([[1.0f32, 2.0], [3.0, 4.0]]));
-            assert_eq!(second, TensorData::from([5.0f32, 6.0, 7.0, 8.0, 9.0]));
-        }
     }
 }

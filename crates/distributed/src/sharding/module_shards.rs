@@ -268,31 +268,17 @@ impl ParamMappers {
         }
     }
 
-    /// `model` with parameters that are being gathered.
-    pub(crate) fn with_pending_parameters<M: Module>(
+    /// `model` with parameters that are being gathered, or that have no values.
+    pub(crate) fn replaced<M: Module>(
         &self,
         model: M,
         numbers: &HashMap<ParamId, usize>,
-        pending: &PendingParameters,
+        pending: Option<&PendingParameters>,
     ) -> M {
         model.map(&mut Replace {
             mappers: self,
             numbers,
-            pending: Some(pending),
-            known: TiedParameters::default(),
-        })
-    }
-
-    /// `model` with parameters that have no values.
-    pub(crate) fn without_values<M: Module>(
-        &self,
-        model: M,
-        numbers: &HashMap<ParamId, usize>,
-    ) -> M {
-        model.map(&mut Replace {
-            mappers: self,
-            numbers,
-            pending: None,
+            pending,
             known: TiedParameters::default(),
         })
     }

@@ -217,7 +217,7 @@ impl ParameterShards {
         }
         self.open = false;
         self.mappers
-            .without_values(model, &self.ddp.shared().numbers)
+            .replaced(model, &self.ddp.shared().numbers, None)
     }
 
     /// Begins a pass of a closed model, whose parameters are gathered as they are used: one per [`Ddp::begin`], on
@@ -387,8 +387,6 @@ impl ParameterShards {
             context: self.context.clone(),
         };
         let numbers = &self.ddp.shared().numbers;
-        Ok(self
-            .mappers
-            .with_pending_parameters(model, numbers, &pending))
+        Ok(self.mappers.replaced(model, numbers, Some(&pending)))
     }
 }

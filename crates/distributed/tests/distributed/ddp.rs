@@ -1,4 +1,4 @@
-//! Data parallelism equals one device on the same global batch, whatever the shares.
+//! Replicas start equal, stay equal, and are compared.
 
 use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
@@ -7,38 +7,8 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-use crate::models::{assert_close, gradients_over, rows, values};
+use crate::models::{assert_close, rows, values};
 use crate::ranks::on_ranks;
-use crate::steps::{all_values, assert_equal_within_rounding, start, whole};
-
-#[test]
-fn uneven_shares_give_the_gradient_of_the_global_mean() {
-    for world_size in [1, 2, 3, 4, 7] {
-        for samples in [1, 2, 5, 8, 13] {
-            let ranks = on_ranks(world_size, move |group| {
-                let (ddp, model, device) = start(group, DdpConfig::default());
-                let share = share_of(samples, ddp.group().rank(), world_size);
-                let local = share.len();
-                let gradients = if local == 0 {
-                    GradientsParams::new()
-                } else {
-                    gradients_over(&model, rows(samples, &device).slice([share]), true)
-                };
-                let synced = ddp.sync_gradients(&model, gradients, local).unwrap();
-                assert_eq!(synced.samples, samples as u64);
-
-                let expected = all_values(&model, &whole(&model, samples, true));
-                let found = all_values(&model, &synced.gradients);
-                assert_equal_within_rounding(&found, &expected);
-                found
-            });
-            assert!(
-                ranks.iter().all(|rank| *rank == ranks[0]),
-                "equal to the bit on all ranks"
-            );
-        }
-    }
-}
 
 #[test]
 fn small_buckets_change_nothing() {

@@ -12,6 +12,5 @@ mod models;
 mod overlap;
 mod parameters;
 mod ranks;
-mod split_backward;
 mod steps;
 mod tensor_parallel;

@@ -3,66 +3,49 @@
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::{Gradients, TensorData};
 
 /// By the paths of parameters.
 pub type Named = BTreeMap<String, TensorData>;
 
-/// What is there of a parameter.
-pub trait Read {
-    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData>;
-}
-
-struct Values;
-
-impl Read for Values {
-    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData> {
-        Some(param.val().without_autodiff().into_data())
+/// The gradients of parameters, or what these hold.
+fn collect<M: Module>(model: &M, gradients: Option<&Gradients>) -> Named {
+    struct Collect<'a> {
+        path: Vec<String>,
+        gradients: Option<&'a Gradients>,
+        found: Named,
     }
-}
+    impl ModuleVisitor for Collect<'_> {
+        everburn_nn::walking! { path }
 
-impl Read for &Gradients {
-    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData> {
-        param.val().grad(self).map(Tensor::into_data)
-    }
-}
-
-impl Read for &GradientsParams {
-    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData> {
-        self.get::<D>(param.id).map(Tensor::into_data)
-    }
-}
-
-/// What `read` finds for each parameter.
-fn collect<M: Module>(model: &M, read: impl Read) -> Named {
-    struct Collect<R>(Vec<String>, R, Named);
-    impl<R: Read> ModuleVisitor for Collect<R> {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.0.push(name.to_owned());
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.pop();
-        }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(data) = self.1.read(param) {
-                self.2.insert(self.0.join("."), data);
+            let value = param.val();
+            let found = match self.gradients {
+                Some(gradients) => value.grad(gradients),
+                None => Some(value.without_autodiff()),
+            };
+            if let Some(found) = found {
+                self.found.insert(self.path.join("."), found.into_data());
             }
         }
     }
-    let mut collect = Collect(Vec::new(), read, Named::new());
+    let mut collect = Collect {
+        path: Vec::new(),
+        gradients,
+        found: Named::new(),
+    };
     model.visit(&mut collect);
-    collect.2
+    collect.found
 }
 
 pub fn parameters<M: Module>(model: &M) -> Named {
-    collect(model, Values)
+    collect(model, None)
 }
 
 /// Of the parameters that have one.
-pub fn gradients<M: Module>(model: &M, gradients: impl Read) -> Named {
-    collect(model, gradients)
+pub fn gradients<M: Module>(model: &M, gradients: &Gradients) -> Named {
+    collect(model, Some(gradients))
 }
 
 /// All numbers one after the other, in the order of the paths.

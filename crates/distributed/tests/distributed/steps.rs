@@ -95,37 +95,44 @@ pub fn assert_clipped(ddp: &Ddp, model: &Branchy, max: f32) {
     assert_equal_within_rounding(&all_values(model, &synced.gradients), &expected);
 }
 
-/// Demands that gradients that are handed in come to the bits of those that leave during the backward pass. Rank 1 alone
-/// takes the branch.
+/// Demands that gradients that are handed in come to the bits of those that leave during the backward pass, also on ranks
+/// without samples. Rank 1 alone takes the branch.
 #[track_caller]
 pub fn assert_handed_in_is_overlapped(ddp: &Ddp, model: &Branchy) {
     let device = Device::flex().autodiff();
     let (rank, world_size) = (ddp.group().rank(), ddp.group().world_size());
-    let together = overlapped(ddp, model, 10, 1, rank == 1).unwrap();
-    let share = share_of(10, rank, world_size);
-    let samples = share.len();
-    let mine = rows(10, &device).slice([share]);
-    let local = gradients_over(model, mine, rank == 1);
-    let after = ddp.sync_gradients(model, local, samples).unwrap();
-    assert_eq!(
-        all_values(model, &together.gradients),
-        all_values(model, &after.gradients)
-    );
+    for samples in [10, 1] {
+        let together = overlapped(ddp, model, samples, 1, rank == 1).unwrap();
+        let share = share_of(samples, rank, world_size);
+        let own = share.len();
+        let local = match own {
+            0 => GradientsParams::new(),
+            _ => gradients_over(model, rows(samples, &device).slice([share]), rank == 1),
+        };
+        let after = ddp.sync_gradients(model, local, own).unwrap();
+        assert_eq!(after.samples, samples as u64);
+        assert_eq!(
+            all_values(model, &together.gradients),
+            all_values(model, &after.gradients)
+        );
+    }
 }
 
-/// Demands that the branch that one of three ranks takes has the mean over all, and what nobody takes no gradient.
+/// Demands that the branch that one of three ranks takes weighs as much as its samples, and what nobody takes has no
+/// gradient.
 #[track_caller]
 pub fn assert_branch_is_averaged(ddp: &Ddp, model: &Branchy) {
     let device = Device::flex().autodiff();
     for taker in 0..3 {
         let take_branch = ddp.group().rank() == taker;
-        let synced = overlapped(ddp, model, 6, 1, take_branch).unwrap();
+        let synced = overlapped(ddp, model, 7, 1, take_branch).unwrap();
         let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
-        // The taker's two of the six rows, and nothing of what an earlier step left.
-        let share = share_of(6, taker, 3);
-        let theirs = gradients_over(model, rows(6, &device).slice([share]), true);
+        // The taker's two or three of the seven rows, and nothing of what an earlier step left.
+        let share = share_of(7, taker, 3);
+        let weight = share.len() as f32 / 7.0;
+        let theirs = gradients_over(model, rows(7, &device).slice([share]), true);
         let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
-        let expected: Vec<f32> = expected.into_iter().map(|g| g / 3.0).collect();
+        let expected: Vec<f32> = expected.into_iter().map(|g| g * weight).collect();
         assert_close(&found, &expected);
         assert_eq!(gradient(&synced.gradients, &model.never), None);
     }

@@ -174,61 +174,6 @@ fn the_same_bits_for_any_number_of_threads() {
     }
 }
 
-/// The convolution is linear in each argument, so a difference quotient of any width is exact but
-/// for rounding, and the definition in `f64` has little of that.
-#[test]
-fn gradients_are_difference_quotients() {
-    let shape = Conv2dShape {
-        batch: 2,
-        channels: [4, 6],
-        input: [6, 7],
-        kernel: [3, 2],
-        stride: [2, 1],
-        padding: [(1, 0), (1, 2)],
-        dilation: [1, 2],
-        groups: 2,
-    };
-    let input = doubles(&values(shape.input_len().unwrap(), 1));
-    let weight = doubles(&values(shape.weight_len().unwrap(), 2));
-    let bias = doubles(&values(shape.channels[1], 3));
-    let gradient = doubles(&values(shape.output_len().unwrap(), 4));
-    let loss = |input: &[f64], weight: &[f64], bias: &[f64]| {
-        definition::conv2d(&shape, input, weight, bias)
-            .iter()
-            .zip(&gradient)
-            .map(|(y, g)| y * g)
-            .sum::<f64>()
-    };
-    let here = loss(&input, &weight, &bias);
-    let step = 0.5;
-    let quotients = |values: &[f64], loss: &dyn Fn(&[f64]) -> f64| {
-        let mut values = values.to_vec();
-        let mut quotients = Vec::new();
-        for index in 0..values.len() {
-            values[index] += step;
-            quotients.push((loss(&values) - here) / step);
-            values[index] -= step;
-        }
-        quotients
-    };
-    for set in InstructionSet::available() {
-        set.choose();
-        let fast = all(&shape);
-        assert_close(
-            &fast.input_grad,
-            &quotients(&input, &|x| loss(x, &weight, &bias)),
-        );
-        assert_close(
-            &fast.weight_grad,
-            &quotients(&weight, &|w| loss(&input, w, &bias)),
-        );
-        assert_close(
-            &fast.bias_grad,
-            &quotients(&bias, &|b| loss(&input, &weight, b)),
-        );
-    }
-}
-
 #[test]
 fn what_is_wrong_is_named() {
     let shape = Conv2dShape::new(1, [1, 1], [3, 3], [2, 2]);

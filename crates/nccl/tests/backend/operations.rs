@@ -81,27 +81,6 @@ fn every_type_of_number_travels() {
 }
 
 #[test]
-fn buckets_that_are_under_way_at_once_have_their_means() {
-    let cluster = FakeCluster::new(4);
-    let results = cluster.on_all_ranks(|nccl, rank| {
-        let buckets: Vec<_> = (1..40)
-            .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, len)))
-            .collect();
-        let reduce = |bucket| nccl.all_reduce(bucket, ReduceOp::Mean);
-        let works: Vec<_> = buckets.iter().map(reduce).collect::<Result<_, _>>()?;
-        for work in works {
-            work.wait()?;
-        }
-        for (bucket, len) in buckets.iter().zip(1..) {
-            let mean: Vec<f64> = sums(4, len).iter().map(|sum| sum / 4.0).collect();
-            assert_eq!(wide(&cluster.read::<f32>(bucket)), mean);
-        }
-        Ok::<_, CollectiveError>(())
-    });
-    results.into_iter().for_each(|result| result.unwrap());
-}
-
-#[test]
 fn in_place_a_ranks_part_lies_in_the_whole() {
     let cluster = FakeCluster::new(4);
     let results = cluster.on_all_ranks(|nccl, rank| {
@@ -180,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn buckets_of_any_length_are_summed(
+    fn buckets_of_any_length_that_are_under_way_at_once_have_their_sums_and_means(
         size in 1usize..5,
         lengths in prop::collection::vec(0usize..300, 1..12),
     ) {
@@ -190,14 +169,21 @@ proptest! {
                 .iter()
                 .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, *len)))
                 .collect();
-            for bucket in &buckets {
-                let _ = nccl.all_reduce(bucket, ReduceOp::Sum)?;
+            for (bucket, op) in buckets.iter().zip([ReduceOp::Sum, ReduceOp::Mean].iter().cycle()) {
+                let _ = nccl.all_reduce(bucket, *op)?;
             }
             nccl.synchronize()?;
             let read = buckets.iter().map(|bucket| wide(&cluster.read::<f32>(bucket)));
             Ok::<_, CollectiveError>(read.collect::<Vec<_>>())
         });
-        let expected: Vec<_> = lengths.iter().map(|len| sums(size, *len)).collect();
+        let expected: Vec<Vec<f64>> = lengths
+            .iter()
+            .zip([1, size].iter().cycle())
+            .map(|(len, parts)| {
+                let means = sums(size, *len).into_iter().map(|sum| sum / *parts as f64);
+                means.map(|mean| f32::narrow(mean).wide()).collect()
+            })
+            .collect();
         for result in results {
             prop_assert_eq!(result.unwrap(), expected.clone());
         }

@@ -130,8 +130,31 @@ fn dimensions(data: &TensorData, expected: usize) -> Result<(), ActivationError>
     })
 }
 
+/// What is the same for tensors of all kinds.
+macro_rules! of_one_tensor {
+    () => {
+        const TENSORS: usize = 1;
+
+        fn to_device(self, device: &Device) -> Self {
+            Tensor::to_device(self, device)
+        }
+
+        fn rows(&self, range: std::ops::Range<usize>) -> Self {
+            self.clone().slice_dim(0, range)
+        }
+
+        fn num_rows(&self) -> usize {
+            self.dims()[0]
+        }
+
+        fn shapes(&self) -> Vec<Vec<usize>> {
+            vec![self.dims().to_vec()]
+        }
+    };
+}
+
 impl<const D: usize> Activation for Tensor<D> {
-    const TENSORS: usize = 1;
+    of_one_tensor!();
 
     fn values(&self) -> Result<Vec<TensorData>, ActivationError> {
         let data = self.clone().without_autodiff().try_into_data();
@@ -177,29 +200,13 @@ impl<const D: usize> Activation for Tensor<D> {
         Ok(Some((self.clone() * gradient).sum()))
     }
 
-    fn to_device(self, device: &Device) -> Self {
-        Tensor::to_device(self, device)
-    }
-
-    fn rows(&self, range: std::ops::Range<usize>) -> Self {
-        self.clone().slice_dim(0, range)
-    }
-
-    fn num_rows(&self) -> usize {
-        self.dims()[0]
-    }
-
-    fn shapes(&self) -> Vec<Vec<usize>> {
-        vec![self.dims().to_vec()]
-    }
-
     fn map_floats(self, map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor) -> Self {
         Self::from_dispatch(map(self.into_dispatch()))
     }
 }
 
 impl<const D: usize> Activation for Tensor<D, Int> {
-    const TENSORS: usize = 1;
+    of_one_tensor!();
 
     fn values(&self) -> Result<Vec<TensorData>, ActivationError> {
         let data = self.clone().try_into_data();
@@ -228,22 +235,6 @@ impl<const D: usize> Activation for Tensor<D, Int> {
     ) -> Result<Option<Tensor<1>>, ActivationError> {
         count(&gradients, 1)?;
         Ok(None)
-    }
-
-    fn to_device(self, device: &Device) -> Self {
-        Tensor::to_device(self, device)
-    }
-
-    fn rows(&self, range: std::ops::Range<usize>) -> Self {
-        self.clone().slice_dim(0, range)
-    }
-
-    fn num_rows(&self) -> usize {
-        self.dims()[0]
-    }
-
-    fn shapes(&self) -> Vec<Vec<usize>> {
-        vec![self.dims().to_vec()]
     }
 
     fn map_floats(self, _map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor) -> Self {

@@ -343,8 +343,7 @@ impl LayerOps for Flex {
         variance: Tensor,
         epsilon: f64,
     ) -> Tensor {
-        let fast = || batch_norm([&input, &gamma, &beta], [&mean, &variance], epsilon);
-        fast().unwrap_or_else(|| {
+        batch_norm([&input, &gamma, &beta], [&mean, &variance], epsilon).unwrap_or_else(|| {
             <Self as ModuleOps<Self>>::batch_norm(input, gamma, beta, mean, variance, epsilon)
         })
     }
@@ -355,8 +354,7 @@ impl LayerOps for Flex {
         beta: Tensor,
         epsilon: f64,
     ) -> (Tensor, Tensor, Tensor) {
-        let fast = || batch_norm_train(&input, &gamma, &beta, epsilon);
-        fast().unwrap_or_else(|| {
+        batch_norm_train(&input, &gamma, &beta, epsilon).unwrap_or_else(|| {
             let result = <Self as ModuleOps<Self>>::batch_norm_train(input, gamma, beta, epsilon);
             (result.output, result.mean, result.variance)
         })
@@ -371,8 +369,7 @@ impl LayerOps for Flex {
         gradient: Tensor,
     ) -> (Tensor, Tensor, Tensor) {
         let all = [&input, &gamma, &mean, &variance, &gradient];
-        let fast = || batch_norm_gradients(all, epsilon);
-        fast().unwrap_or_else(|| {
+        batch_norm_gradients(all, epsilon).unwrap_or_else(|| {
             let result = <Self as ModuleOps<Self>>::batch_norm_train_backward(
                 input, gamma, mean, variance, epsilon, gradient,
             );

@@ -62,11 +62,6 @@ fn zero<B: Backend>(beside: &FloatTensor<B>) -> FloatTensor<B> {
     B::float_zeros(Shape::new([1]), &beside.device(), FloatDType::F32)
 }
 
-/// A product with the usual backward step.
-fn undivided<B: LayerOps>(input: FloatTensor<B>, weight: FloatTensor<B>) -> FloatTensor<B> {
-    B::multiply(input, weight)
-}
-
 /// The operands of a parameter's gradient.
 enum Operands<B: Backend> {
     Product {
@@ -162,7 +157,7 @@ impl<B: SplitBackwardOps, C: CheckpointStrategy> SplitBackwardOps for Autodiff<B
         slot: Arc<Slot>,
     ) -> FloatTensor<Self> {
         if !weight.is_tracked() {
-            return undivided::<Self>(input, weight);
+            return <Self as LayerOps>::multiply(input, weight);
         }
         slot.expect();
         let weight = weight.into_primitive();

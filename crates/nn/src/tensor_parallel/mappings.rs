@@ -1,50 +1,21 @@
-//! The mappings between whole and sharded activations (f and g of Megatron-LM), as operations of Burn's backends.
+//! The backward passes of the mappings between whole and sharded activations: the operators f and g of Shoeybi et al. 2019,
+//! section 3.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{
-    Autodiff, Backend, DispatchKindConversion, DispatchTensor, TensorMetadata, backend_extension,
-};
+use burn::backend::{Backend, DispatchKindConversion, DispatchTensor, TensorMetadata};
 use burn::tensor::read_sync;
 
 use super::all_reduce::ShardAllReduce;
 use crate::all_reduce::{of_row, row_of, unread};
-use crate::backward_step::with_backward_step;
 use crate::checked_all_reduce::Pass;
 use crate::group::SyncError;
 
-/// The operators f and g of Shoeybi et al. 2019, section 3.
-#[backend_extension(
-    Autodiff,
-    Flex: cfg(feature = "flex"),
-    Cube: cfg(feature = "gpu")
-)]
-pub(crate) trait TensorParallelMappings: Backend {
-    /// `tensor` itself, whose gradient is summed over the ranks: f.
-    fn copy_to_ranks(tensor: FloatTensor<Self>, all_reduce: ShardAllReduce) -> FloatTensor<Self> {
-        drop(all_reduce);
-        tensor
-    }
-
-    /// `sum`, which is the sum of `own` over the ranks and whose gradient is that of `own`: g.
-    fn reduce_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
-        drop(own);
-        sum
-    }
-}
-
-#[cfg(feature = "flex")]
-impl TensorParallelMappings for burn::backend::Flex {}
-
-// `Cube` is the fusing back end itself: the default bodies do for it too.
-#[cfg(feature = "gpu")]
-impl TensorParallelMappings for burn::backend::Cube {}
-
+/// f: the gradient is summed over the ranks.
 #[derive(Debug)]
-struct SumGradient;
+pub(crate) struct SumGradient;
 
 impl<B: Backend> Backward<B, 1> for SumGradient
 where
@@ -82,8 +53,9 @@ where
     Ok(B::float_from_data(sum, &device))
 }
 
+/// g: the gradient stays as it is.
 #[derive(Debug)]
-struct PassGradient;
+pub(crate) struct PassGradient;
 
 impl<B: Backend> Backward<B, 1> for PassGradient {
     type State = ();
@@ -93,20 +65,5 @@ impl<B: Backend> Backward<B, 1> for PassGradient {
         if let [Some(parent)] = ops.parents {
             grads.register::<B>(parent.id, gradient);
         }
-    }
-}
-
-// Both are compute-bound: Burn's own gradient checkpointing must not run an all-reduce twice.
-impl<B: TensorParallelMappings, C: CheckpointStrategy> TensorParallelMappings for Autodiff<B, C>
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    fn copy_to_ranks(tensor: FloatTensor<Self>, all_reduce: ShardAllReduce) -> FloatTensor<Self> {
-        let (primitive, node) = tensor.into_parts();
-        with_backward_step::<B, C, _, _>(SumGradient, [node], all_reduce, primitive)
-    }
-
-    fn reduce_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
-        with_backward_step::<B, C, _, _>(PassGradient, [own.node()], (), sum.into_primitive())
     }
 }

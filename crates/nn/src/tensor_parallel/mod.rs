@@ -32,5 +32,7 @@ pub use group::TensorGroup;
 pub use layout::{ParameterShard, ShardError, parameter_shards, planned_shards};
 pub use rules::{TensorParallel, TensorParallelError, TensorRule, TensorShard};
 
+pub(crate) use all_reduce::ShardAllReduce;
 pub(crate) use conversion::{mapped, visited};
+pub(crate) use mappings::{PassGradient, SumGradient};
 pub(crate) use shard::Membership;

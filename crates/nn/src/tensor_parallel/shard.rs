@@ -7,11 +7,11 @@ use burn::prelude::*;
 
 use super::all_reduce::ShardAllReduce;
 use super::group::TensorGroup;
-use super::mappings::TensorParallelMappings;
 use super::rules::TensorShard;
 use crate::all_reduce::unread;
 use crate::checked_all_reduce::{LayerPlace, Pass};
 use crate::group::SyncError;
+use crate::rank_ops::RankOps;
 
 /// A layer's place among the ranks.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ impl Membership {
 
     /// The input of column shards: itself, whose gradient is summed over the ranks.
     pub(crate) fn copy_to_ranks<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        Tensor::from_dispatch(<Dispatch as TensorParallelMappings>::copy_to_ranks(
+        Tensor::from_dispatch(<Dispatch as RankOps>::copy_to_ranks(
             input.into_dispatch(),
             self.next(),
         ))
@@ -57,12 +57,10 @@ impl Membership {
     /// rank's own; the group reports it to the step.
     pub(crate) fn reduce_from_ranks<const D: usize>(&self, own: Tensor<D>) -> Tensor<D> {
         match Self::sum(&own, &self.next()) {
-            Ok(sum) => {
-                Tensor::from_dispatch(<Dispatch as TensorParallelMappings>::reduce_from_ranks(
-                    own.into_dispatch(),
-                    sum.into_dispatch(),
-                ))
-            }
+            Ok(sum) => Tensor::from_dispatch(<Dispatch as RankOps>::reduce_from_ranks(
+                own.into_dispatch(),
+                sum.into_dispatch(),
+            )),
             Err(_) => own,
         }
     }

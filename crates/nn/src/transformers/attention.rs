@@ -3,6 +3,7 @@
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::nn::Initializer;
+use burn::nn::attention::MhaOutput;
 use burn::prelude::*;
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::assert_shape;
@@ -155,11 +156,11 @@ impl ModuleDisplay for MultiHeadAttention {
 /// ```
 #[derive(Debug, Clone)]
 pub struct MhaInput {
-    query: Tensor<3>,
-    key: Tensor<3>,
-    value: Tensor<3>,
-    mask_pad: Option<Tensor<2, Bool>>,
-    mask_attn: Option<Tensor<3, Bool>>,
+    pub(super) query: Tensor<3>,
+    pub(super) key: Tensor<3>,
+    pub(super) value: Tensor<3>,
+    pub(super) mask_pad: Option<Tensor<2, Bool>>,
+    pub(super) mask_attn: Option<Tensor<3, Bool>>,
 }
 
 impl MhaInput {
@@ -205,26 +206,6 @@ impl MhaInput {
         self.mask_attn = Some(mask_attn);
         self
     }
-}
-
-/// What comes out of a [`MultiHeadAttention`].
-///
-/// ```
-/// # mod everburn { pub use everburn_nn as nn; }
-/// use burn::prelude::*;
-/// use everburn::nn::attention::{MhaInput, MultiHeadAttentionConfig};
-///
-/// let device = Device::flex();
-/// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
-/// let output = attention.forward(MhaInput::self_attn(Tensor::ones([3, 5, 8], &device)));
-/// assert_eq!(output.weights.dims(), [3, 2, 5, 5]); // by head
-/// ```
-#[derive(Debug, Clone)]
-pub struct MhaOutput {
-    /// How much each token looks at each, after the dropout: `[B, heads, T, S]`.
-    pub weights: Tensor<4>,
-    /// The tokens' vectors: `[B, T, E]`.
-    pub context: Tensor<3>,
 }
 
 impl MultiHeadAttention {

@@ -117,13 +117,11 @@ impl TransformerEncoderLayer {
             ),
             false => input.clone(),
         };
-        let mut attended = MhaInput::self_attn(attended);
-        if let Some(mask) = mask_pad {
-            attended = attended.mask_pad(mask);
-        }
-        if let Some(mask) = mask_attn {
-            attended = attended.mask_attn(mask);
-        }
+        let attended = MhaInput {
+            mask_pad,
+            mask_attn,
+            ..MhaInput::self_attn(attended)
+        };
         let attended = match cache.as_mut() {
             Some(cache) => self.mha.forward_cache(attended, &mut cache.mha),
             None => self.mha.forward(attended),

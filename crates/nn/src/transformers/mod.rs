@@ -6,7 +6,7 @@ mod encoder;
 mod encoder_layer;
 mod feed_forward;
 
-pub use attention::{MhaCache, MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
+pub use attention::{MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 pub use cache::TensorCache;
 pub use encoder::{
     TransformerEncoder, TransformerEncoderAutoregressiveCache, TransformerEncoderConfig,

@@ -38,12 +38,8 @@ pub fn all_gradients<M: Module>(
         found: Vec<(String, Option<Vec<f32>>)>,
     }
     impl ModuleVisitor for Collect<'_> {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.push(name.to_owned());
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.pop();
-        }
+        everburn_nn::walking! { path }
+
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let gradient = param.val().grad(self.gradients).map(values);
             self.found.push((self.path.join("."), gradient));

@@ -37,12 +37,22 @@ fn layers_are_counted_forward_and_backward() {
         let output = linear.forward(rows);
         assert_eq!(counted(|| output.sum().backward()).0, product);
 
-        let conv = Conv2dConfig::new([6, 4], [3, 5]).init(&device);
-        let convolution = 2 * (8 * 4 * 10 * 8) * (6 * 3 * 5);
-        let images = random([8, 6, 12, 12], FloatDType::F32, &device);
-        let (forward, output) = counted(|| conv.forward(images));
-        assert_eq!(forward, convolution);
-        assert_eq!(counted(|| output.sum().backward()).0, 2 * convolution);
+        let dense = Conv2dConfig::new([6, 4], [3, 5]);
+        // Each of two groups meets half of the channels.
+        let grouped = dense.clone().with_groups(2).with_stride([2, 3]);
+        // By products of matrices, which are not counted on top.
+        let pointwise = Conv2dConfig::new([20, 32], [1, 1]);
+        for (conv, images, convolution) in [
+            (dense, [8, 6, 12, 12], 2 * (8 * 4 * 10 * 8) * (6 * 3 * 5)),
+            (grouped, [8, 6, 12, 12], 2 * (8 * 4 * 5 * 3) * (3 * 3 * 5)),
+            (pointwise, [3, 20, 7, 7], 2 * (3 * 32 * 49) * 20),
+        ] {
+            let conv = conv.init(&device);
+            let images = random(images, FloatDType::F32, &device);
+            let (forward, output) = counted(|| conv.forward(images));
+            assert_eq!(forward, convolution);
+            assert_eq!(counted(|| output.sum().backward()).0, 2 * convolution);
+        }
 
         // Numbers of types without a kernel are multiplied by Burn's.
         for dtype in [FloatDType::F32, FloatDType::F64, FloatDType::F16] {
@@ -57,11 +67,11 @@ fn layers_are_counted_forward_and_backward() {
             );
         }
 
-        // Of ten tokens, the ones that a token sees are counted: 55 pairs, whatever is computed twice.
-        let all = [(); 3].map(|()| random([2, 3, 10, 4], FloatDType::F32, &device));
+        // Of a hundred tokens, several tiles, the ones that a token sees are counted: 5050 pairs, whatever is computed twice.
+        let all = [(); 3].map(|()| random([2, 3, 100, 4], FloatDType::F32, &device));
         let [q, k, v] = all;
         let (forward, output) = counted(|| causal_attention(q, k, v, 0.5));
-        assert_eq!(forward, 2 * 2 * (2 * 3) * (55 * 4));
+        assert_eq!(forward, 2 * 2 * (2 * 3) * (5050 * 4));
         assert_eq!(counted(|| output.sum().backward()).0, 2 * forward);
 
         count_operations(false);

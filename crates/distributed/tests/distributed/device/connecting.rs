@@ -4,7 +4,6 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Abilities, Connector, Ddp, DdpConfig, GradientBackend, NcclWait};
 use everburn_distributed_fake::on_cluster;
-use everburn_nccl_fake::Fault;
 
 use super::ways::{Rank, model, on_ranks};
 use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
@@ -45,23 +44,6 @@ fn ranks_with_gpus_of_their_own_take_nccl_and_connect_anew_after_a_failure() {
         }
         rank.group.barrier().wait().unwrap();
         learns(&connector, &rank.group);
-    });
-}
-
-#[test]
-fn ranks_on_amds_gpus_take_rccl_and_their_hosts_wait() {
-    on_ranks(2, |rank| {
-        // As HIP, which cannot order all streams of a GPU.
-        rank.cluster.inject(rank.number(), Fault::OldDriver);
-        let on_amd = Abilities {
-            device: format!("rocm:{}", rank.number()),
-            ..able(&rank)
-        };
-        let connector = Connector::new(GradientBackend::Auto, on_amd);
-        let connector = on_cluster(connector, &rank.cluster, rank.number(), NcclWait::Device);
-        learns(&connector, &rank.group);
-        let choice = connector.choice().unwrap().to_string();
-        assert_eq!(choice, "nccl (RCCL 2.21.5)");
     });
 }
 

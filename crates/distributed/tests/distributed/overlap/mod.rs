@@ -1,5 +1,4 @@
 //! Gradients that leave during the backward pass equal one device on the same global batch.
 
-mod recomputed;
 mod refusals;
 mod results;

@@ -4,4 +4,3 @@ mod equality;
 mod failure;
 mod model;
 mod refusals;
-mod together;
