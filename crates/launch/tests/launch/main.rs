@@ -12,7 +12,6 @@ mod signals;
 mod terminal;
 
 use std::fs;
-use std::net::TcpListener;
 
 use everburn_collectives::store::StoreAccess;
 use everburn_launch::{LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
@@ -183,17 +182,6 @@ fn lines_on_the_screen_carry_their_rank() {
 }
 
 #[test]
-fn no_rank_outlives_a_launcher_that_was_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut launcher = LauncherProcess::start(folder.path(), 3, "runs forever", "");
-    let pids = numbers_in(folder.path(), "pid", 3);
-    assert!(pids.iter().all(|&pid| runs(pid)));
-    launcher.signal(Signal::KILL);
-    launcher.wait();
-    wait_until("the ranks' end", || !pids.iter().any(|&pid| runs(pid)));
-}
-
-#[test]
 fn an_interrupt_lets_every_rank_stop_cleanly() {
     for (signal, name, code) in [
         (Signal::INT, "SIGINT", 130),
@@ -296,22 +284,6 @@ fn a_rank_that_fails_while_it_stops_is_named() {
     numbers_in(folder.path(), "ready", 2);
     launcher.signal(Signal::INT);
     assert_eq!(launcher.wait().code(), Some(6));
-}
-
-#[test]
-fn a_port_in_use_is_said_to_be() {
-    let folder = tempfile::tempdir().unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let config = LaunchConfig {
-        rendezvous: Some(address.clone()),
-        ..job(folder.path(), 1, "exit 0")
-    };
-    let error = Launcher::new(config).run().unwrap_err();
-    assert_matches!(error, LaunchError::PortInUse { .. });
-    error
-        .to_string()
-        .assert_contains([&format!("port in use: {address}")]);
 }
 
 #[test]
