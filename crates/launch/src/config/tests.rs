@@ -126,12 +126,6 @@ fn elastic_bounds_that_make_no_sense_are_refused_with_what_to_write() {
 }
 
 #[test]
-fn ranks_on_the_second_machine_count_on() {
-    assert_eq!(two_machines("x:1").global_rank(1), 3);
-    assert_eq!(two_machines("x:1").world_size(), 4);
-}
-
-#[test]
 fn threads_are_asked_for_inherited_or_shared() {
     let config = LaunchConfig::new("sh", 1_000_000, "logs");
     assert_eq!(config.resolved_threads(None), 1);

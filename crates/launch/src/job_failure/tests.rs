@@ -202,26 +202,6 @@ fn why_the_launcher_has_ended_ranks_that_had_not_failed_comes_first() {
 }
 
 #[test]
-fn a_lost_rank_that_had_ended_without_an_error_is_said_to_have_left_early() {
-    let finished = RankReport {
-        step: Some(7),
-        ..RankReport::new(1, ReportKind::Finished, "")
-    };
-    let failure = JobFailure {
-        left_early: Some(EndedRank {
-            report: Some(finished),
-            ..EndedRank::new(1, RankExit::Code(0))
-        }),
-        ..because_of_rank_1(EXIT_PEER_LOST, 2, None)
-    };
-    let text = failure.to_string();
-    let begin = "rank 1 ended without an error at step 7, while rank 2 waited for it: rank 2 lost";
-    assert!(text.starts_with(begin), "{text}");
-    assert!(text.contains("rank 1 left its loop early"), "{text}");
-    assert!(!text.contains("failed by itself"), "{text}");
-}
-
-#[test]
 fn the_headline_is_one_line_with_what_the_launcher_saw() {
     let failure = JobFailure {
         stopped: vec![3],
