@@ -128,18 +128,6 @@ fn auto_without_files_and_network_takes_synthetic_digits_and_says_why() {
     assert_eq!(data.description.to_string().lines().count(), 1);
 }
 
-#[test]
-fn the_description_goes_through_json() {
-    let cache = tempfile::tempdir().unwrap();
-    let description = load_in(&request(DataChoice::Synthetic), &empty(&cache))
-        .unwrap()
-        .description;
-    assert_eq!(description.reason, "asked for");
-    let text = serde_json::to_string(&description).unwrap();
-    let back = serde_json::from_str::<DatasetDescription>(&text).unwrap();
-    assert_eq!(back, description);
-}
-
 /// An empty cache, and `EVERBURN_DATA_DIR` as given.
 fn with_variable(cache: &TempDir, folder: &Path) -> Surroundings {
     Surroundings {
@@ -264,20 +252,6 @@ fn an_altered_file_is_refused_even_by_auto() {
         assert!(text.contains("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"));
         text.assert_contains(["Delete the file so that it is downloaded again"]);
     }
-}
-
-#[test]
-fn a_truncated_file_is_refused_even_by_auto() {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = tempfile::tempdir().unwrap();
-    write_blank_set(&folder.path().join("mnist"));
-    let path = folder.path().join("mnist").join(FILES[1].0);
-    let file = fs::File::options().write(true).open(&path).unwrap();
-    file.set_len(50_000).unwrap();
-    let request = in_folder(DataChoice::Auto, folder.path());
-    let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
-    let problem = "is truncated: expected 60008 bytes, found 50000 (decompressed)";
-    assert_eq!(error, format!("{} {problem}", path.display()));
 }
 
 #[test]
