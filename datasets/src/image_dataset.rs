@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
-use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use crate::DatasetError;
@@ -140,7 +139,7 @@ impl ImageDataset {
         let mut hash = Sha256::new();
         hash.update(self.labels());
         hash.update(self.images());
-        HEXLOWER.encode(&hash.finalize())
+        format!("{:x}", hash.finalize())
     }
 
     /// All images, `[n, 28, 28]`.

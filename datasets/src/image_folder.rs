@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
-use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use tokenizers::NormalizedString;
 
@@ -117,7 +116,7 @@ impl ImageFolder {
             files: files.collect(),
             size,
             cache: PixelCache::default(),
-            fingerprint: HEXLOWER.encode(&hash.finalize()),
+            fingerprint: format!("{:x}", hash.finalize()),
             damage: DamageSearch::default(),
             left_out,
         };

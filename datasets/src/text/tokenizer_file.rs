@@ -4,7 +4,6 @@ use std::fmt;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use data_encoding::HEXLOWER;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -85,7 +84,7 @@ impl TokenizerFile {
             path: path.to_owned(),
             tokenizer,
             vocabulary: largest as usize + 1,
-            hash: HEXLOWER.encode(&hash.finalize()),
+            hash: format!("{:x}", hash.finalize()),
         })
     }
 

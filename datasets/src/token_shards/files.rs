@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use data_encoding::HEXLOWER;
 use everburn_record::units;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -137,7 +136,7 @@ impl TokenFiles {
         ShardsRecord {
             files: all().map(TokenShards::files).sum(),
             tokens: all().map(TokenShards::tokens).sum(),
-            sha256: HEXLOWER.encode(&hash.finalize()),
+            sha256: format!("{:x}", hash.finalize()),
         }
     }
 }
