@@ -255,6 +255,20 @@ fn an_altered_file_is_refused_even_by_auto() {
 }
 
 #[test]
+fn a_truncated_file_is_refused_even_by_auto() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    write_blank_set(&folder.path().join("mnist"));
+    let path = folder.path().join("mnist").join(FILES[1].0);
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(50_000).unwrap();
+    let request = in_folder(DataChoice::Auto, folder.path());
+    let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
+    let problem = "is truncated: expected 60008 bytes, found 50000 (decompressed)";
+    assert_eq!(error, format!("{} {problem}", path.display()));
+}
+
+#[test]
 fn fashion_mnist_is_verified_by_its_compressed_files() {
     let folder = tempfile::tempdir().unwrap();
     let cache = tempfile::tempdir().unwrap();

@@ -84,21 +84,6 @@ fn mnist_by_name_fails_where_it_is_not_and_lists_the_places() {
 }
 
 #[test]
-fn a_folder_that_was_named_and_is_not_there_is_refused() {
-    let Some(mnist) = data_folder("mnist", "a named folder that is not there") else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    for data in ["mnist", "auto"] {
-        train_one_epoch(folder.path())
-            .args(["--data", data, "--data-dir", "nowhere"])
-            .env("EVERBURN_DATA_DIR", mnist.parent().unwrap())
-            .refused(&["nowhere", "--data-dir", "does not exist"]);
-        assert!(!folder.path().join("run").exists(), "nothing was started");
-    }
-}
-
-#[test]
 fn a_model_of_digits_leads_images_of_your_own_to_another_one() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
@@ -117,34 +102,4 @@ fn a_model_of_digits_leads_images_of_your_own_to_another_one() {
         "photo.png: this model reads no image files",
         "resnet18 and vit",
     ]);
-}
-
-#[test]
-fn a_damaged_compressed_file_is_named() {
-    let Some(mnist) = data_folder("mnist", "damaged copies of real MNIST files") else {
-        return;
-    };
-    let name = "t10k-labels-idx1-ubyte.gz";
-    let change: [fn(&mut Vec<u8>); 2] = [
-        |bytes| bytes.truncate(bytes.len() / 2),
-        |bytes| {
-            let middle = bytes.len() / 2;
-            bytes[middle] ^= 0xff;
-        },
-    ];
-    for change in change {
-        let folder = tempfile::tempdir().unwrap();
-        for entry in mnist.read_dir().unwrap() {
-            let from = entry.unwrap().path();
-            std::fs::copy(&from, folder.path().join(from.file_name().unwrap())).unwrap();
-        }
-        let path = folder.path().join(name);
-        let mut bytes = std::fs::read(&path).unwrap();
-        change(&mut bytes);
-        std::fs::remove_file(&path).unwrap();
-        std::fs::write(&path, bytes).unwrap();
-        train_one_epoch(folder.path())
-            .args(["--data-dir", "."])
-            .refused(&[name, "is damaged"]);
-    }
 }
