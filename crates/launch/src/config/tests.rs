@@ -18,14 +18,7 @@ fn an_address_is_split_at_its_last_colon() {
     let parts = |text| two_machines(text).rendezvous_parts();
     assert_eq!(parts("node0:29500").unwrap(), Some(("node0".into(), 29500)));
     assert_eq!(parts("[::1]:29500").unwrap(), Some(("::1".into(), 29500)));
-    for wrong in [
-        "node0",
-        "node0:",
-        ":29500",
-        "node0:x",
-        "::1:29500",
-        "node0:0",
-    ] {
+    for wrong in "node0 node0: :29500 node0:x ::1:29500 node0:0".split(' ') {
         assert!(parts(wrong).is_err(), "{wrong} must be refused");
     }
 }
