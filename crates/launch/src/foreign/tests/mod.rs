@@ -3,7 +3,7 @@ mod slurm;
 
 use proptest::prelude::*;
 
-use everburn_tests::lookup;
+use everburn_tests::{AssertContains, lookup};
 
 use crate::environment::RankEnvironment;
 use crate::origin::StartedBy;
@@ -38,9 +38,7 @@ fn no_rank(groups: &[&str]) {
 /// With these messages, separated by ` | `.
 fn refused(groups: &[&str], messages: &str) {
     let error = detect(groups).expect_err("it should be refused");
-    for message in messages.split(" | ") {
-        assert!(error.contains(message), "`{message}` is not in: {error}");
-    }
+    error.assert_contains(messages.split(" | "));
 }
 
 /// Task 3 of 4 on the second of two nodes, as srun starts it in a batch job.
