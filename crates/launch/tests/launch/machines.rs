@@ -159,7 +159,7 @@ fn the_launcher_of_an_elastic_job_names_another_machine_that_is_lost_and_its_ran
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mut first = on_a_free_port(|port| {
-        let start = |machine| LauncherProcess::start_elastic_machine(folder, machine, port);
+        let start = |machine| LauncherProcess::start_elastic_machine(folder, machine, port, 1);
         let mut first = start(0);
         let second = has_its_port(&mut first, port).then(|| start(1))?;
         wait_for_round(folder, "round.0.1", "0 1");
@@ -202,4 +202,29 @@ fn a_machine_that_was_killed_while_ranks_meet_takes_its_place_again() {
         })
     });
     assert_eq!(again, (true, false), "{}", outcome(folder(2)));
+}
+
+#[test]
+fn machines_with_two_ranges_of_elastic_are_both_named_on_both() {
+    for fewest in [[1, 2], [2, 1]] {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let folder = |machine: usize| folders[machine].path();
+        let codes = on_a_free_port(|port| {
+            let start = |machine: usize| {
+                let fewest = fewest[machine];
+                LauncherProcess::start_elastic_machine(folder(machine), machine, port, fewest)
+            };
+            let mut first = start(0);
+            has_its_port(&mut first, port).then(|| [first, start(1)].map(|mut it| it.wait().code()))
+        });
+        for machine in [0, 1] {
+            let outcome = outcome(folder(machine));
+            assert_eq!(codes[machine], Some(2), "{outcome}");
+            for (other, fewest) in fewest.iter().enumerate() {
+                let of = format!("machine {other} ");
+                let range = format!("with `LaunchConfig::elastic = {fewest}:2`");
+                outcome.assert_contains([&of, &range]);
+            }
+        }
+    }
 }

@@ -182,6 +182,17 @@ fn lines_on_the_screen_carry_their_rank() {
 }
 
 #[test]
+fn no_rank_outlives_a_launcher_that_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut launcher = LauncherProcess::start(folder.path(), 3, "runs forever", "");
+    let pids = numbers_in(folder.path(), "pid", 3);
+    assert!(pids.iter().all(|&pid| runs(pid)));
+    launcher.signal(Signal::KILL);
+    launcher.wait();
+    wait_until("the ranks' end", || !pids.iter().any(|&pid| runs(pid)));
+}
+
+#[test]
 fn an_interrupt_lets_every_rank_stop_cleanly() {
     for (signal, name, code) in [
         (Signal::INT, "SIGINT", 130),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use everburn_collectives::elastic::{ElasticError, ElasticOptions, Membership};
-use everburn_collectives::rendezvous::RendezvousRequest;
+use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest};
 use everburn_launch::{ElasticLaunch, RankEnvironment, ReportKind};
 
 pub const MIN: &str = "TEST_ELASTIC_MIN";
@@ -42,7 +42,12 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
     let membership = Membership::connect("env://", RendezvousRequest::default(), options);
     let fail = |error: ElasticError| -> ! {
         rank.report(ReportKind::Own, None, &error.to_string());
-        std::process::exit(1)
+        // As one of other flags, where that is so.
+        let differs = matches!(
+            error,
+            ElasticError::Rendezvous(RendezvousError::ElasticMismatch { .. })
+        );
+        std::process::exit(if differs { 2 } else { 1 })
     };
     let mut membership = membership.unwrap_or_else(|error| fail(error));
     let end_if_done = || {

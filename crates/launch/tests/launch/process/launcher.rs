@@ -134,9 +134,9 @@ impl LauncherProcess {
         Self::start_with(given, folder, 1, "", script)
     }
 
-    /// The same for one of two machines with one rank each that is in groups.
-    pub fn start_elastic_machine(folder: &Path, node_rank: usize, port: u16) -> Self {
-        let given = [elastic_job(1, 10), machine(node_rank, port)].concat();
+    /// The same for a machine with one rank that is in groups, of a job that needs `min` ranks.
+    pub fn start_elastic_machine(folder: &Path, node_rank: usize, port: u16, min: usize) -> Self {
+        let given = [elastic_job(min, 10), machine(node_rank, port)].concat();
         Self::start_with(given, folder, 1, "elastic", "")
     }
 
