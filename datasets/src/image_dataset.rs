@@ -162,15 +162,7 @@ impl ImageDataset {
     }
 }
 
-impl std::fmt::Debug for ImageDataset {
-    // The derived form would print millions of bytes.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ImageDataset")
-            .field("len", &self.len)
-            .field("classes", &self.classes())
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(ImageDataset, it => len: it.len, classes: it.classes());
 
 impl Dataset<ImageItem> for ImageDataset {
     fn get(&self, index: usize) -> Result<ImageItem, burn_dataset::DatasetError> {
