@@ -7,7 +7,6 @@ mod files;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use burn_dataset::Dataset;
 use sha2::{Digest, Sha256};
 
 use self::files::{from_archive, from_folder};
@@ -188,26 +187,9 @@ impl Cifar {
     }
 }
 
-impl Dataset<RgbItem> for Cifar {
-    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
-        self.image(index).map_err(burn_dataset::DatasetError::new)
-    }
+burn_set!(Cifar of RgbItem by image);
 
-    fn len(&self) -> usize {
-        Cifar::len(self)
-    }
-}
-
-impl std::fmt::Debug for Cifar {
-    // The derived form would print millions of bytes.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cifar")
-            .field("name", &self.set.name)
-            .field("split", &self.split)
-            .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(Cifar, it => name: it.set.name, split: it.split, len: it.len());
 
 impl CifarSet {
     fn record(&self) -> usize {

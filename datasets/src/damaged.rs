@@ -85,15 +85,19 @@ fn read_table(path: &Path) -> Result<(), DatasetError> {
     Ok(())
 }
 
+pub(crate) fn png(picture: &RgbImage) -> Vec<u8> {
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    picture
+        .write_to(&mut bytes, image::ImageFormat::Png)
+        .unwrap();
+    bytes.into_inner()
+}
+
 fn shards() -> Vec<u8> {
     let mut members = Vec::new();
     for number in 0..6_u8 {
-        let mut image = std::io::Cursor::new(Vec::new());
         let picture = RgbImage::from_fn(20, 20, |x, y| Rgb([x as u8 * number, y as u8, 7]));
-        picture
-            .write_to(&mut image, image::ImageFormat::Png)
-            .unwrap();
-        members.push((format!("{number}.png"), image.into_inner()));
+        members.push((format!("{number}.png"), png(&picture)));
         members.push((format!("{number}.cls"), number.to_string().into_bytes()));
     }
     let members: Vec<_> = members
@@ -172,11 +176,7 @@ fn absurd_lengths_are_refused_before_anything_is_allocated() {
         );
     }
     // An image that promises 16,000 x 16,000 pixels.
-    let mut image = std::io::Cursor::new(Vec::new());
-    RgbImage::new(1, 1)
-        .write_to(&mut image, image::ImageFormat::Png)
-        .unwrap();
-    let mut image = image.into_inner();
+    let mut image = png(&RgbImage::new(1, 1));
     image[16..24].copy_from_slice(&[0, 0, 0x3e, 0x80, 0, 0, 0x3e, 0x80]);
     let crc = crc32fast::hash(&image[12..29]);
     image[29..33].copy_from_slice(&crc.to_be_bytes());

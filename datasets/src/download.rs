@@ -59,14 +59,7 @@ pub(crate) fn fetch(
     mirrors: &[String],
     folder: &Path,
 ) -> Result<Vec<String>, FetchError> {
-    let unwritable = |source| FetchError::Store {
-        folder: folder.display().to_string(),
-        source,
-    };
-    // Before the first byte is fetched, not after the last.
-    std::fs::create_dir_all(folder).map_err(unwritable)?;
-    tempfile::tempfile_in(folder).map_err(unwritable)?;
-
+    let unwritable = writable(folder)?;
     let agent = agent(&Deadlines::FILE);
     let mut used = Vec::new();
     for file in &collection.files {
@@ -96,6 +89,17 @@ pub(crate) fn fetch(
     Ok(used)
 }
 
+/// Makes `folder` and tries to write to it, before the first byte is fetched; returns what makes an error of a later failure.
+fn writable(folder: &Path) -> Result<impl Fn(io::Error) -> FetchError + Copy, FetchError> {
+    let unwritable = move |source| FetchError::Store {
+        folder: folder.display().to_string(),
+        source,
+    };
+    std::fs::create_dir_all(folder).map_err(unwritable)?;
+    tempfile::tempfile_in(folder).map_err(unwritable)?;
+    Ok(unwritable)
+}
+
 /// Fetches the archive with this name and SHA-256 into `folder`, and returns the mirror that it came from.
 pub(crate) fn fetch_archive(
     name: &str,
@@ -103,12 +107,7 @@ pub(crate) fn fetch_archive(
     mirrors: &[String],
     folder: &Path,
 ) -> Result<String, FetchError> {
-    let unwritable = |source| FetchError::Store {
-        folder: folder.display().to_string(),
-        source,
-    };
-    std::fs::create_dir_all(folder).map_err(unwritable)?;
-    tempfile::tempfile_in(folder).map_err(unwritable)?;
+    let unwritable = writable(folder)?;
     let verify = |bytes: &[u8]| {
         let found = format!("{:x}", Sha256::digest(bytes));
         match found == sha256 {

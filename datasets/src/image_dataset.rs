@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
-use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use crate::DatasetError;
@@ -140,7 +139,7 @@ impl ImageDataset {
         let mut hash = Sha256::new();
         hash.update(self.labels());
         hash.update(self.images());
-        HEXLOWER.encode(&hash.finalize())
+        format!("{:x}", hash.finalize())
     }
 
     /// All images, `[n, 28, 28]`.
@@ -163,15 +162,7 @@ impl ImageDataset {
     }
 }
 
-impl std::fmt::Debug for ImageDataset {
-    // The derived form would print millions of bytes.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ImageDataset")
-            .field("len", &self.len)
-            .field("classes", &self.classes())
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(ImageDataset, it => len: it.len, classes: it.classes());
 
 impl Dataset<ImageItem> for ImageDataset {
     fn get(&self, index: usize) -> Result<ImageItem, burn_dataset::DatasetError> {

@@ -9,8 +9,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use burn_dataset::Dataset;
-use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use tokenizers::NormalizedString;
 
@@ -117,7 +115,7 @@ impl ImageFolder {
             files: files.collect(),
             size,
             cache: PixelCache::default(),
-            fingerprint: HEXLOWER.encode(&hash.finalize()),
+            fingerprint: format!("{:x}", hash.finalize()),
             damage: DamageSearch::default(),
             left_out,
         };
@@ -229,26 +227,9 @@ impl ImageFolder {
     }
 }
 
-impl Dataset<RgbItem> for ImageFolder {
-    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
-        self.image(index).map_err(burn_dataset::DatasetError::new)
-    }
+burn_set!(ImageFolder of RgbItem by image);
 
-    fn len(&self) -> usize {
-        self.files.len()
-    }
-}
-
-impl std::fmt::Debug for ImageFolder {
-    // The derived form would print every file.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ImageFolder")
-            .field("classes", &self.classes)
-            .field("len", &self.len())
-            .field("size", &self.size)
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(ImageFolder, it => classes: it.classes, len: it.len(), size: it.size);
 
 /// The folders of classes below `folder`.
 fn folders_of(folder: &Path, classes: &[String]) -> Result<Vec<PathBuf>, DatasetError> {

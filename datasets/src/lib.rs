@@ -41,6 +41,9 @@
 //! - Pixels stay `u8`: scaling belongs to the batchers ([`MNIST_MEAN`], [`MNIST_STD`]).
 //! - There is no process-wide state: environment variables are passed in through [`Surroundings`].
 
+#[macro_use]
+mod sample_set;
+
 mod augment;
 #[cfg(feature = "tensors")]
 mod batcher;

@@ -136,13 +136,7 @@ pub struct LoadedRgb {
     pub description: DatasetDescription,
 }
 
-impl std::fmt::Debug for LoadedRgb {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LoadedRgb")
-            .field("description", &self.description)
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(LoadedRgb, it => description: it.description);
 
 /// Gets the images that `request` describes, in the surroundings of this process: a folder as
 /// [`ImageFolder`](crate::ImageFolder) reads it, with `train` and `test` or `val` in it, all three, or the classes alone;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::collection::{Collection, FASHION_MNIST, MNIST};
 use crate::download::FetchError;
-use crate::error::{other_kind, wrong_count};
+use crate::error::other_kind;
 use crate::locate::{self, SearchedFolder};
 use crate::{
     DataChoice, DatasetError, ImageDataset, Split, Surroundings, SyntheticDigits, download,
@@ -168,7 +168,10 @@ pub fn load_in(
     request: &DataRequest,
     surroundings: &Surroundings,
 ) -> Result<LoadedData, DatasetError> {
-    check_limits(request)?;
+    if let Some((train, test)) = request.limits {
+        SyntheticDigits::check(Split::Train, train)?;
+        SyntheticDigits::check(Split::Test, test)?;
+    }
     match request.choice {
         DataChoice::Synthetic => synthetic(request, "asked for".to_owned()),
         DataChoice::Mnist => from_files(&MNIST, request, surroundings),
@@ -189,19 +192,6 @@ pub fn load_in(
             "grey images of 28 x 28",
         )),
     }
-}
-
-fn check_limits(request: &DataRequest) -> Result<(), DatasetError> {
-    let Some((train, test)) = request.limits else {
-        return Ok(());
-    };
-    for (split, count) in [(Split::Train, train), (Split::Test, test)] {
-        let most = SyntheticDigits::MAX_COUNT;
-        if count == 0 || count > most {
-            return Err(wrong_count(split.in_prose(), count, most));
-        }
-    }
-    Ok(())
 }
 
 fn synthetic(request: &DataRequest, reason: String) -> Result<LoadedData, DatasetError> {

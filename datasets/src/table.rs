@@ -312,15 +312,7 @@ impl Dataset<TableRow> for TableDataset {
     }
 }
 
-impl std::fmt::Debug for TableDataset {
-    // The derived form would print every cell.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TableDataset")
-            .field("rows", &self.rows.len())
-            .field("columns", &self.cells.columns.len())
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(TableDataset, it => rows: it.rows.len(), columns: it.cells.columns.len());
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use burn_dataset::Dataset;
 use sha2::{Digest, Sha256};
 
 pub use self::images::TarImages;
@@ -315,25 +314,9 @@ impl TarShards {
     }
 }
 
-impl Dataset<TarSample> for TarShards {
-    fn get(&self, index: usize) -> Result<TarSample, burn_dataset::DatasetError> {
-        self.sample(index).map_err(burn_dataset::DatasetError::new)
-    }
+burn_set!(TarShards of TarSample by sample);
 
-    fn len(&self) -> usize {
-        self.samples.len()
-    }
-}
-
-impl std::fmt::Debug for TarShards {
-    // The derived form would print every sample.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TarShards")
-            .field("files", &self.shards.len())
-            .field("samples", &self.samples.len())
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(TarShards, it => files: it.shards.len(), samples: it.samples.len());
 
 /// The files, and what their servers say of those that are addresses.
 fn opened(files: &[PathBuf], patience: Patience) -> Result<Vec<Shard>, DatasetError> {

@@ -152,28 +152,14 @@ fn documents_are_kept_apart_however_they_are_given() {
     fs::write(here.join("folder/.hidden"), "no").unwrap();
     let separator = "\n<|endoftext|>\n";
     let separated = format!("{}{separator} \n", texts.join(separator));
-    let json = |text: String| (text, Documents::JsonLines("text".to_owned()));
+    let apart = Documents::Separated(separator.to_owned());
+    let json = Documents::JsonLines("text".to_owned());
+    let returns = format!("{}\n\n", lines.join("\r\n"));
     let cases = [
-        (
-            "a",
-            separated.clone().into_bytes(),
-            Documents::Separated(separator.to_owned()),
-        ),
-        (
-            "a.gz",
-            packed(&separated),
-            Documents::Separated(separator.to_owned()),
-        ),
-        (
-            "a.jsonl",
-            lines.join("\n").into_bytes(),
-            json(String::new()).1,
-        ),
-        (
-            "b.jsonl.gz",
-            packed(&format!("{}\n\n", lines.join("\r\n"))),
-            json(String::new()).1,
-        ),
+        ("a", separated.clone().into_bytes(), apart.clone()),
+        ("a.gz", packed(&separated), apart),
+        ("a.jsonl", lines.join("\n").into_bytes(), json.clone()),
+        ("b.jsonl.gz", packed(&returns), json),
         ("folder", Vec::new(), Documents::Files),
     ];
     for (name, bytes, documents) in cases {

@@ -84,21 +84,6 @@ fn mnist_by_name_fails_where_it_is_not_and_lists_the_places() {
 }
 
 #[test]
-fn a_folder_that_was_named_and_is_not_there_is_refused() {
-    let Some(mnist) = data_folder("mnist", "a named folder that is not there") else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    for data in ["mnist", "auto"] {
-        train_one_epoch(folder.path())
-            .args(["--data", data, "--data-dir", "nowhere"])
-            .env("EVERBURN_DATA_DIR", mnist.parent().unwrap())
-            .refused(&["nowhere", "--data-dir", "does not exist"]);
-        assert!(!folder.path().join("run").exists(), "nothing was started");
-    }
-}
-
-#[test]
 fn a_model_of_digits_leads_images_of_your_own_to_another_one() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

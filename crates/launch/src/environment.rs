@@ -8,6 +8,7 @@ use everburn_collectives::rendezvous::{Variables, variable};
 use everburn_collectives::store::{EtcdAddress, join_address};
 use rustix::process::{Pid, Signal, kill_process};
 
+pub(crate) use self::local_rank::check_below;
 use self::local_rank::local_place;
 use self::present_step::PresentStep;
 use self::store_place::StorePlace;
@@ -143,13 +144,7 @@ impl RankEnvironment {
         };
         let (rank, world_size) = (number(v::RANK)?, number(v::WORLD_SIZE)?);
         let place = StorePlace::of(&env, &[v::RANK, v::WORLD_SIZE])?;
-        if rank >= world_size {
-            return Err(RankEnvironmentError::Invalid {
-                name: v::RANK,
-                value: rank.to_string(),
-                expected: format!("below WORLD_SIZE, which is {world_size}"),
-            });
-        }
+        check_below((v::RANK, rank), (v::WORLD_SIZE, world_size))?;
         let (local_rank, local_world_size) = local_place(&env, (rank, world_size))?;
         let launcher_pid =
             env.parsed(v::LAUNCHER_PID, "a process id", |value| value.parse().ok())?;

@@ -143,13 +143,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_that_come_together_are_one_request() {
-        let first = Instant::now();
-        assert!(!asks_again(first, first + Duration::from_millis(5)));
-        assert!(asks_again(first, first + Duration::from_millis(300)));
-    }
-
-    #[test]
     fn a_first_signal_asks_for_a_stop_and_a_second_one_for_the_end() {
         let first = Instant::now();
         let later = first + Duration::from_secs(1);

@@ -1,3 +1,4 @@
+use burn_dataset::Dataset;
 use everburn_tests::AssertContains;
 use image::codecs::jpeg::JpegEncoder;
 use image::{ImageEncoder, Rgb, RgbImage};

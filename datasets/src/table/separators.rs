@@ -37,40 +37,17 @@ mod tests {
 
     #[test]
     fn numbers_with_separators_are_seen() {
-        for number in [
-            "1.054,25",
-            "1,054.25",
-            "1 054,25",
-            "-12\u{202f}054",
-            "1'054.5",
-            "1.054.250",
-            "+1,054",
-        ] {
+        let numbers = "1.054,25|1,054.25|1 054,25|-12\u{202f}054|1'054.5|1.054.250|+1,054";
+        for number in numbers.split('|') {
             assert!(has_separators(number), "{number}");
         }
     }
 
     #[test]
     fn versions_dates_and_other_names_are_none() {
-        for name in [
-            "",
-            "flat",
-            "1.2.3",
-            "10.12.2024",
-            "2024-12-10",
-            "12,5",
-            "1054,25",
-            "192.168.100.200",
-            "030 123 456",
-            "123 45",
-            "1,054.",
-            "1,054,",
-            "1.054,25,5",
-            ",054",
-            "12:30",
-            "1.054 EUR",
-            "1054",
-        ] {
+        let names = "|flat|1.2.3|10.12.2024|2024-12-10|12,5|1054,25|192.168.100.200|030 123 456|\
+                     123 45|1,054.|1,054,|1.054,25,5|,054|12:30|1.054 EUR|1054";
+        for name in names.split('|') {
             assert!(!has_separators(name), "{name}");
         }
     }

@@ -209,43 +209,22 @@ fn all_rows_of_another_table_are_its_test_set() {
 
 #[test]
 fn what_is_wrong_is_named_with_its_line_and_column() {
-    let wrong = |old: &str, new: &str| refused(table(20).replace(old, new));
-    for (old, new, message) in [
-        (
-            "\n5,b,10",
-            "\n5,b",
-            "line 7: 2 cells, and the header has 3: `y` is missing",
-        ),
-        (
-            "\n5,b,10",
-            "\n5,b,10,11",
-            "line 7: 4 cells, and the header has 3",
-        ),
-        (
-            "\n5,b",
-            "\nfive,b",
-            "line 7, column `x`: `five` is not a number, and cells before are numbers",
-        ),
-        (
-            "\n5,b",
-            "\ninf,b",
-            "line 7, column `x`: `inf` is not a number",
-        ),
-        (
-            "\n5,b",
-            "\n5,7",
-            "line 7, column `kind`: `7` is a number, and cells before are none",
-        ),
-        ("x,kind", "x,x", "the header: two columns are called `x`"),
-        ("x,kind", "x,", "the header: column 2 has no name"),
-        (
-            "kind,y",
-            "kind,z",
-            "the header: there is no column `y`, but x, kind, z",
-        ),
+    for case in [
+        "5,b,10 | 5,b | line 7: 2 cells, and the header has 3: `y` is missing",
+        "5,b,10 | 5,b,10,11 | line 7: 4 cells, and the header has 3",
+        "5,b | five,b | line 7, column `x`: `five` is not a number, and cells before are numbers",
+        "5,b | inf,b | line 7, column `x`: `inf` is not a number",
+        "5,b | 5,7 | line 7, column `kind`: `7` is a number, and cells before are none",
+        "x,kind | x,x | the header: two columns are called `x`",
+        "x,kind | x, | the header: column 2 has no name",
+        "x,kind,y | x,kind,z | the header: there is no column `y`, but x, kind, z",
     ] {
-        let error = wrong(old, new);
-        error.assert_contains(["t.csv", message]);
+        let [old, new, message] = case.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{case}");
+        };
+        let begin = |line: &str| format!("\n{line}");
+        let text = begin(&table(20)).replace(&begin(old), &begin(new));
+        refused(&text[1..]).assert_contains(["t.csv", message]);
     }
     assert!(refused("").contains("there is no column `y`"));
     assert!(refused("y\n1\n").contains("no column but the target"));

@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use burn_dataset::Dataset;
-
 use super::TarShards;
 use crate::error::damaged;
 use crate::image_folder::composed;
@@ -134,26 +132,9 @@ impl TarImages {
     }
 }
 
-impl Dataset<RgbItem> for TarImages {
-    fn get(&self, index: usize) -> Result<RgbItem, burn_dataset::DatasetError> {
-        self.image(index).map_err(burn_dataset::DatasetError::new)
-    }
+burn_set!(TarImages of RgbItem by image);
 
-    fn len(&self) -> usize {
-        self.images.len()
-    }
-}
-
-impl std::fmt::Debug for TarImages {
-    // The derived form would print every image.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TarImages")
-            .field("shards", &self.shards)
-            .field("classes", &self.classes.len())
-            .field("size", &self.size)
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(TarImages, it => shards: it.shards, classes: it.classes.len(), size: it.size);
 
 enum Class {
     Number(usize),

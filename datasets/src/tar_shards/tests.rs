@@ -1,5 +1,3 @@
-use std::io::Cursor;
-
 use everburn_tests::AssertContains;
 use everburn_tests::tar::archive;
 use image::{Rgb, RgbImage};
@@ -7,12 +5,7 @@ use image::{Rgb, RgbImage};
 use super::*;
 
 fn png(shade: u8) -> Vec<u8> {
-    let mut bytes = Cursor::new(Vec::new());
-    let picture = RgbImage::from_pixel(6, 4, Rgb([shade, 0, 0]));
-    picture
-        .write_to(&mut bytes, image::ImageFormat::Png)
-        .unwrap();
-    bytes.into_inner()
+    crate::damaged::png(&RgbImage::from_pixel(6, 4, Rgb([shade, 0, 0])))
 }
 
 fn written(members: &[(&str, &[u8])]) -> (tempfile::TempDir, PathBuf) {

@@ -240,15 +240,7 @@ impl TextDataset {
     }
 }
 
-impl std::fmt::Debug for TextDataset {
-    // The derived form would print millions of tokens.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TextDataset")
-            .field("len", &self.len())
-            .field("context", &self.context)
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(TextDataset, it => len: it.len(), context: it.context);
 
 impl Dataset<TextItem> for TextDataset {
     fn get(&self, index: usize) -> Result<TextItem, burn_dataset::DatasetError> {

@@ -1,10 +1,8 @@
 //! Tokenizers of Hugging Face, by their own library.
 
-use std::fmt;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use data_encoding::HEXLOWER;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -85,7 +83,7 @@ impl TokenizerFile {
             path: path.to_owned(),
             tokenizer,
             vocabulary: largest as usize + 1,
-            hash: HEXLOWER.encode(&hash.finalize()),
+            hash: format!("{:x}", hash.finalize()),
         })
     }
 
@@ -181,15 +179,7 @@ impl PartialEq for TokenizerFile {
 
 impl Eq for TokenizerFile {}
 
-impl fmt::Debug for TokenizerFile {
-    // The derived form would print every token.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenizerFile")
-            .field("path", &self.path)
-            .field("vocabulary", &self.vocabulary)
-            .finish_non_exhaustive()
-    }
-}
+debug_by!(TokenizerFile, it => path: it.path, vocabulary: it.vocabulary);
 
 /// A tokenizer like GPT-2's: words by its regular expression, and no space before the first.
 pub(super) fn like_gpt2(model: BPE) -> tokenizers::Tokenizer {

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::shard::Shard;
@@ -70,7 +69,7 @@ impl TokenShards {
         Ok(Self {
             vocabulary: shards.first().and_then(|first| first.header.vocabulary),
             starts,
-            fingerprint: HEXLOWER.encode(&hash.finalize()),
+            fingerprint: format!("{:x}", hash.finalize()),
             shards,
         })
     }

@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 
 use super::header::OURS_BYTES;
 use super::{MadeBy, ShardOptions, ShardWriter, TokenFiles, TokenFormat, TokenShards, TokenWidth};
+use crate::DatasetError;
 use crate::damaged::Random;
-use crate::{DatasetError, TextDataset};
 
 fn options(vocabulary: usize) -> ShardOptions {
     ShardOptions {
@@ -74,22 +74,6 @@ fn tokens_of_both_widths_come_back_from_several_files_as_one_sequence() {
         }
         train.verify().unwrap();
     }
-}
-
-#[test]
-fn windows_are_those_of_the_same_tokens_in_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let tokens = some_tokens(357, 300);
-    write(folder.path(), "train", &tokens, options(300));
-    let shards = TextDataset::of_shards(open(folder.path()).unwrap().train, 16);
-    let memory = TextDataset::new(tokens, 16);
-    assert_eq!((shards.len(), memory.len()), (22, 22));
-    // In any order: each is read by itself.
-    for index in (0..22).rev() {
-        assert_eq!(shards.window(index).unwrap(), memory.window(index).unwrap());
-    }
-    assert_eq!(shards.fingerprint(), shards.clone().fingerprint());
-    assert_ne!(shards.fingerprint(), shards.first(3).fingerprint());
 }
 
 #[test]

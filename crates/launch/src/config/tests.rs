@@ -18,14 +18,7 @@ fn an_address_is_split_at_its_last_colon() {
     let parts = |text| two_machines(text).rendezvous_parts();
     assert_eq!(parts("node0:29500").unwrap(), Some(("node0".into(), 29500)));
     assert_eq!(parts("[::1]:29500").unwrap(), Some(("::1".into(), 29500)));
-    for wrong in [
-        "node0",
-        "node0:",
-        ":29500",
-        "node0:x",
-        "::1:29500",
-        "node0:0",
-    ] {
+    for wrong in "node0 node0: :29500 node0:x ::1:29500 node0:0".split(' ') {
         assert!(parts(wrong).is_err(), "{wrong} must be refused");
     }
 }
@@ -123,12 +116,6 @@ fn elastic_bounds_that_make_no_sense_are_refused_with_what_to_write() {
     assert!(message(4, 2).contains("`LaunchConfig::elastic = 2:4`"));
     let text = message(2, 3);
     text.assert_contains(["`LaunchConfig::elastic = 2:4`", "3"]);
-}
-
-#[test]
-fn ranks_on_the_second_machine_count_on() {
-    assert_eq!(two_machines("x:1").global_rank(1), 3);
-    assert_eq!(two_machines("x:1").world_size(), 4);
 }
 
 #[test]

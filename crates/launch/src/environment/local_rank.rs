@@ -16,12 +16,23 @@ pub(super) fn local_place(
         Some(here) => (here, v::LOCAL_WORLD_SIZE),
         None => (world_size, v::WORLD_SIZE),
     };
-    match local_rank {
-        Some(local_rank) if local_rank >= limit => Err(RankEnvironmentError::Invalid {
-            name: v::LOCAL_RANK,
-            value: local_rank.to_string(),
-            expected: format!("below {name}, which is {limit}"),
-        }),
-        _ => Ok((local_rank.unwrap_or(rank), here.unwrap_or(world_size))),
+    if let Some(local_rank) = local_rank {
+        check_below((v::LOCAL_RANK, local_rank), (name, limit))?;
     }
+    Ok((local_rank.unwrap_or(rank), here.unwrap_or(world_size)))
+}
+
+/// Refuses a variable whose number is not below the other one.
+pub(crate) fn check_below(
+    (name, value): (&'static str, usize),
+    (other, limit): (&str, usize),
+) -> Result<(), RankEnvironmentError> {
+    if value < limit {
+        return Ok(());
+    }
+    Err(RankEnvironmentError::Invalid {
+        name,
+        value: value.to_string(),
+        expected: format!("below {other}, which is {limit}"),
+    })
 }

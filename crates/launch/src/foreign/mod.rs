@@ -27,7 +27,7 @@ use everburn_collectives::rendezvous::Variables;
 
 pub(crate) use self::env_variables::Secret;
 use self::env_variables::{EnvNumber, first_number};
-use crate::environment::{RankEnvironment, variables as v};
+use crate::environment::{RankEnvironment, check_below, variables as v};
 use crate::error::RankEnvironmentError;
 use crate::origin::{Origin, StartedBy};
 
@@ -179,14 +179,7 @@ fn contradiction(
 /// Refuses a claim that contradicts itself or PyTorch's variables.
 fn check(claim: &Claim, env: &Variables<'_>) -> Result<(), RankEnvironmentError> {
     let below = |lower: EnvNumber, name: &str, upper: usize| {
-        if lower.value < upper {
-            return Ok(());
-        }
-        Err(RankEnvironmentError::Invalid {
-            name: lower.name,
-            value: lower.value.to_string(),
-            expected: format!("below {name}, which is {upper}"),
-        })
+        check_below((lower.name, lower.value), (name, upper))
     };
     below(claim.rank, claim.world_size.name, claim.world_size.value)?;
     if let (Some(local), Some(size)) = (claim.local_rank, claim.local_world_size) {
@@ -214,19 +207,9 @@ fn with_master(
     claim: &Claim,
     env: &Variables<'_>,
 ) -> Result<RankEnvironment, RankEnvironmentError> {
-    let given_port = match env.text(v::MASTER_PORT) {
-        None => None,
-        Some(text) => Some(match text.parse() {
-            Ok(port) if port > 0 => port,
-            _ => {
-                return Err(RankEnvironmentError::Invalid {
-                    name: v::MASTER_PORT,
-                    value: text,
-                    expected: "a port from 1 to 65535".into(),
-                });
-            }
-        }),
-    };
+    let given_port = env.parsed(v::MASTER_PORT, "a port from 1 to 65535", |port| {
+        port.parse().ok().filter(|&port: &u16| port > 0)
+    })?;
     let address = match env.text(v::MASTER_ADDR) {
         Some(value) => given(value, v::MASTER_ADDR),
         None => match claim.started_by {

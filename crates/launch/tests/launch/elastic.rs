@@ -88,17 +88,22 @@ fn a_stopped_rank_is_ended_though_nobody_else_has_noticed_and_started_again() {
     end_well(folder, &mut launcher, &[number_in(folder, "pid.1.2")]);
 }
 
-#[test]
-fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = LaunchConfig {
+/// A job that needs both ranks, each of which is started again this often, without a pause.
+fn with_restarts(max_restarts: usize, config: LaunchConfig) -> LaunchConfig {
+    LaunchConfig {
         elastic: Some(ElasticLaunch {
-            max_restarts: 2,
+            max_restarts,
             backoff: Duration::ZERO,
             ..ElasticLaunch::new(2, 2)
         }),
-        ..rank_job(folder.path(), 2, "rank 1 fails anew each time")
-    };
+        ..config
+    }
+}
+
+#[test]
+fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = with_restarts(2, rank_job(folder.path(), 2, "rank 1 fails anew each time"));
     let aside = config.earlier_error_path(1, 2);
     let failure = failure_of(config);
     assert_eq!(failure.restarts.len(), 2, "{failure}");
@@ -127,14 +132,7 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
 fn a_rank_that_cannot_be_started_again_is_tried_as_often_as_it_may_be() {
     let folder = tempfile::tempdir().unwrap();
     let script = "if [ $RANK = 1 ]; then rm $LOG; mkdir $LOG; exit 3; fi; exec sleep 1000";
-    let mut config = LaunchConfig {
-        elastic: Some(ElasticLaunch {
-            max_restarts: 2,
-            backoff: Duration::ZERO,
-            ..ElasticLaunch::new(2, 2)
-        }),
-        ..job(folder.path(), 2, script)
-    };
+    let mut config = with_restarts(2, job(folder.path(), 2, script));
     // The next process of rank 1 has no log.
     let log = config.log_path(1);
     config.env.push(("LOG".into(), log.into()));
@@ -282,14 +280,7 @@ fn a_rank_that_does_not_end_when_the_others_have_finished_makes_the_job_fail() {
 fn a_rank_that_ends_with_0_and_says_nothing_is_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let script = "[ $RANK = 1 ] && exit 0; sleep 1000";
-    let failure = failure_of(LaunchConfig {
-        elastic: Some(ElasticLaunch {
-            max_restarts: 1,
-            backoff: Duration::from_millis(1),
-            ..ElasticLaunch::new(2, 2)
-        }),
-        ..job(folder.path(), 2, script)
-    });
+    let failure = failure_of(with_restarts(1, job(folder.path(), 2, script)));
     assert_eq!(failure.cause.rank, 1);
     assert_eq!(failure.restarts.len(), 1, "{failure}");
     assert_eq!(Outcome::Failed(failure).exit_code(), 1);
@@ -300,13 +291,8 @@ fn the_last_event_of_a_job_that_is_given_up_is_the_loss_which_is_why() {
     let folder = tempfile::tempdir().unwrap();
     let events = Rc::new(RefCell::new(Vec::new()));
     let told = events.clone();
-    let launcher = Launcher::new(LaunchConfig {
-        elastic: Some(ElasticLaunch {
-            max_restarts: 0,
-            ..ElasticLaunch::new(2, 2)
-        }),
-        ..job(folder.path(), 2, "[ $RANK = 1 ] && exit 3; exec sleep 1000")
-    });
+    let script = "[ $RANK = 1 ] && exit 3; exec sleep 1000";
+    let launcher = Launcher::new(with_restarts(0, job(folder.path(), 2, script)));
     let outcome = launcher.tell_with(move |event| told.borrow_mut().push(event.clone()));
     let Outcome::Failed(failure) = outcome.run().unwrap() else {
         panic!("too few ranks are left");

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::elastic::{signal, wait_for_round};
 use crate::process::{
-    DEADLINE, LauncherProcess, TOKEN, connect_to, hosted_store, number_in, wait_until,
+    LauncherProcess, TOKEN, connect_to, hosted_store, joined_at, number_in, wait_until,
 };
 use crate::signals::joining;
 
@@ -66,10 +66,7 @@ fn machine_0_that_is_killed_while_ranks_meet_is_named_with_its_address() {
         let mut first = LauncherProcess::start_machine(folder(0), 0, port, 1, sleeps);
         has_its_port(&mut first, port).then(|| {
             let mut second = LauncherProcess::start_machine(folder(1), 1, port, 1, MEET);
-            let joined = connect_to(port)
-                .unwrap()
-                .wait_within(&["everburn/join/0/joined"], DEADLINE);
-            joined.unwrap();
+            joined_at(port);
             first.signal(Signal::KILL);
             second.wait().code()
         })
@@ -87,10 +84,7 @@ fn machine_0_that_is_killed_while_ranks_meet_is_named_with_its_address() {
 fn told_to_a_rank_that_waits(give_up: impl FnOnce(u16)) -> String {
     let (_server, port) = hosted_store();
     let joins = joining(1, port);
-    let joined = connect_to(port)
-        .unwrap()
-        .wait_within(&["everburn/join/0/joined"], DEADLINE);
-    joined.unwrap();
+    joined_at(port);
     give_up(port);
     let error = joins.join().unwrap().unwrap_err();
     assert_matches!(error, RendezvousError::GivenUp { machine: 1, .. });
@@ -196,10 +190,7 @@ fn a_machine_that_was_killed_while_ranks_meet_takes_its_place_again() {
         has_its_port(&mut first, port).then(|| {
             let start = |at| LauncherProcess::start_machine(folder(at), 1, port, 1, MEET);
             let mut killed = start(1);
-            let store = connect_to(port).unwrap();
-            store
-                .wait_within(&["everburn/join/0/joined"], DEADLINE)
-                .unwrap();
+            let store = joined_at(port);
             killed.signal(Signal::KILL);
             killed.wait();
             let mut again = start(2);

@@ -12,7 +12,6 @@ mod signals;
 mod terminal;
 
 use std::fs;
-use std::net::TcpListener;
 
 use everburn_collectives::store::StoreAccess;
 use everburn_launch::{LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
@@ -296,22 +295,6 @@ fn a_rank_that_fails_while_it_stops_is_named() {
     numbers_in(folder.path(), "ready", 2);
     launcher.signal(Signal::INT);
     assert_eq!(launcher.wait().code(), Some(6));
-}
-
-#[test]
-fn a_port_in_use_is_said_to_be() {
-    let folder = tempfile::tempdir().unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let config = LaunchConfig {
-        rendezvous: Some(address.clone()),
-        ..job(folder.path(), 1, "exit 0")
-    };
-    let error = Launcher::new(config).run().unwrap_err();
-    assert_matches!(error, LaunchError::PortInUse { .. });
-    error
-        .to_string()
-        .assert_contains([&format!("port in use: {address}")]);
 }
 
 #[test]

@@ -38,22 +38,3 @@ fn a_stranger_is_not_let_into_the_store_of_a_job_that_was_given_no_token() {
     fs::write(folder.path().join("done"), "").unwrap();
     assert!(launcher.wait().success());
 }
-
-#[test]
-fn several_machines_start_nothing_without_a_token() {
-    let folder = tempfile::tempdir().unwrap();
-    for (token, why) in [("", "NoJobToken"), ("short", "TokenLength")] {
-        let script = "touch $DIR/started";
-        let mut launcher =
-            LauncherProcess::start_one_of_two_machines(folder.path(), 0, 1, (token, 10), script);
-        assert_eq!(
-            launcher.wait().code(),
-            Some(101),
-            "the launcher's error is a panic"
-        );
-        let error = fs::read_to_string(folder.path().join("stderr")).unwrap();
-        assert!(error.contains(why), "{error}");
-        assert!(!folder.path().join("started").exists());
-        assert!(!folder.path().join("logs").exists());
-    }
-}

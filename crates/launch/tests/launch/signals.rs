@@ -7,7 +7,6 @@ use std::thread;
 
 use everburn_collectives::elastic::MembershipCoordinator;
 use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
-use everburn_collectives::store::{Store as _, StoreAccess};
 use everburn_launch::{EarlyStop, HostedStore, Launcher, signals_to_hear};
 use everburn_record::proc;
 use everburn_tests::{assert_matches, on_a_free_port, skip};
@@ -15,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::elastic::signal;
 use crate::process::{
-    DEADLINE, LauncherProcess, TOKEN, connect, connect_to, hosted_store, number_in, numbers_in,
+    DEADLINE, LauncherProcess, TOKEN, connect_to, hosted_store, joined_at, number_in, numbers_in,
     wait_until,
 };
 
@@ -112,17 +111,19 @@ fn a_hang_up_stops_a_job_unless_it_was_started_to_ignore_that_as_by_nohup() {
     }
 }
 
-/// Machine 0 of two, whose rank runs.
-fn machine_0(folder: &Path) -> LauncherProcess {
-    let script = "echo $MASTER_PORT > $DIR/new; mv $DIR/new $DIR/port; exec sleep 600";
+/// Machine 0 of two, whose ranks run and have written the file `there`.
+fn machine_0(folder: &Path, ranks: usize, script: &str, there: &str) -> LauncherProcess {
     on_a_free_port(|port| {
-        let mut launcher = LauncherProcess::start_machine(folder, 0, port, 1, ("", script));
-        wait_until("the rank, or the end for a port that is taken", || {
-            folder.join("port").exists() || !launcher.is_running()
+        let mut launcher = LauncherProcess::start_machine(folder, 0, port, ranks, ("", script));
+        wait_until("the ranks, or the end for a port that is taken", || {
+            folder.join(there).exists() || !launcher.is_running()
         });
         launcher.is_running().then_some(launcher)
     })
 }
+
+/// A shell that writes where the store is.
+const SAYS_ITS_PORT: &str = "echo $MASTER_PORT > $DIR/new; mv $DIR/new $DIR/port; exec sleep 600";
 
 /// A rank that waits for the rest.
 pub fn joining(rank: usize, port: u16) -> thread::JoinHandle<Result<(), RendezvousError>> {
@@ -143,14 +144,10 @@ fn a_rank_that_still_joins_learns_that_a_machine_without_the_store_was_stopped()
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (_server, port) = hosted_store();
-    let script = "echo $MASTER_PORT > $DIR/new; mv $DIR/new $DIR/port; exec sleep 600";
-    let mut launcher = LauncherProcess::start_machine(folder, 1, port, 1, ("", script));
+    let mut launcher = LauncherProcess::start_machine(folder, 1, port, 1, ("", SAYS_ITS_PORT));
     wait_until("the rank of machine 1", || folder.join("port").exists());
     let joins = joining(1, port);
-    let store = connect_to(port).unwrap();
-    store
-        .wait_within(&["everburn/join/0/joined"], DEADLINE)
-        .unwrap();
+    joined_at(port);
     launcher.signal(Signal::INT);
     let error = joins.join().unwrap().unwrap_err();
     assert_matches!(error, RendezvousError::Stopped);
@@ -160,14 +157,10 @@ fn a_rank_that_still_joins_learns_that_a_machine_without_the_store_was_stopped()
 #[test]
 fn ranks_of_another_machine_that_still_join_are_told_that_the_job_was_stopped() {
     let folder = tempfile::tempdir().unwrap();
-    let mut launcher = machine_0(folder.path());
-    let store = connect(folder.path(), StoreAccess::Token(TOKEN.parse().unwrap())).unwrap();
-    let port = fs::read_to_string(folder.path().join("port")).unwrap();
-    let joins = joining(1, port.trim().parse().unwrap());
-    store
-        .wait_within(&["everburn/join/0/joined"], DEADLINE)
-        .unwrap();
-    drop(store);
+    let mut launcher = machine_0(folder.path(), 1, SAYS_ITS_PORT, "port");
+    let port = u16::try_from(number_in(folder.path(), "port")).unwrap();
+    let joins = joining(1, port);
+    joined_at(port);
     launcher.signal(Signal::INT);
     let error = joins.join().unwrap().unwrap_err();
     assert_matches!(error, RendezvousError::Stopped);
@@ -196,13 +189,7 @@ fn a_rank_that_is_stopped_before_it_joins_is_named_with_how_it_continues() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let script = "echo $$ > $DIR/new.$RANK; mv $DIR/new.$RANK $DIR/pid.$RANK; exec sleep 600";
-    let mut launcher = on_a_free_port(|port| {
-        let mut launcher = LauncherProcess::start_machine(folder, 0, port, 2, ("", script));
-        wait_until("the ranks, or the end for a port that is taken", || {
-            folder.join("pid.1").exists() || !launcher.is_running()
-        });
-        launcher.is_running().then_some(launcher)
-    });
+    let mut launcher = machine_0(folder, 2, script, "pid.1");
     let stopped = number_in(folder, "pid.1");
     signal(stopped, Signal::STOP);
     let told = || fs::read_to_string(folder.join("told")).unwrap_or_default();

@@ -20,8 +20,7 @@ use crate::process::{
 fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
     let script = "until [ -e $DIR/connected ]; do sleep 0.02; done; exit 2";
     let (launcher, store) = on_a_free_port(|port| {
-        let mut launcher =
-            LauncherProcess::start_one_of_two_machines(folder, 0, port, (TOKEN, 10), script);
+        let mut launcher = LauncherProcess::start_one_of_two_machines(folder, 0, port, 10, script);
         let mut store = None;
         wait_until("the store, or the end for a port that is taken", || {
             store = connect_to(port).ok();
@@ -39,8 +38,7 @@ fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
 /// Machine 1 of two, whose rank has ended twice and is to be started again later, and the store that the test hosts.
 fn machine_1_that_waits(folder: &Path) -> (LauncherProcess, TcpStoreServer, Arc<TcpStore>) {
     let (server, port) = hosted_store();
-    let given = (TOKEN, 3_600_000);
-    let launcher = LauncherProcess::start_one_of_two_machines(folder, 1, port, given, "exit 3");
+    let launcher = LauncherProcess::start_one_of_two_machines(folder, 1, port, 3_600_000, "exit 3");
     let store = connect_to(port).unwrap();
     wait_until("the end of its second process", || {
         let ended = store.get("everburn/elastic/slot/1/ended");
@@ -123,8 +121,7 @@ fn a_second_launcher_of_a_machine_is_refused_until_the_first_is_dead() {
     let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let [first, second, third] = folders.each_ref().map(tempfile::TempDir::path);
     let script = "echo $$ > $DIR/new; mv $DIR/new $DIR/pid; exec sleep 1000";
-    let start =
-        |folder| LauncherProcess::start_one_of_two_machines(folder, 1, port, (TOKEN, 10), script);
+    let start = |folder| LauncherProcess::start_one_of_two_machines(folder, 1, port, 10, script);
     let mut launcher = start(first);
     number_in(first, "pid");
     let refused = Launcher::new(LaunchConfig {

@@ -28,11 +28,11 @@ fn elastic_job(min: usize, backoff_ms: u64) -> Variables {
 }
 
 /// One of two machines whose store is at `port`.
-fn machine(node_rank: usize, port: u16, token: &str) -> Variables {
+fn machine(node_rank: usize, port: u16) -> Variables {
     vec![
         (NODE_RANK, node_rank.to_string()),
         (RENDEZVOUS, format!("127.0.0.1:{port}")),
-        (variables::JOB_TOKEN, token.to_owned()),
+        (variables::JOB_TOKEN, TOKEN.to_owned()),
     ]
 }
 
@@ -127,16 +127,16 @@ impl LauncherProcess {
         folder: &Path,
         node_rank: usize,
         port: u16,
-        (token, backoff_ms): (&str, u64),
+        backoff_ms: u64,
         script: &str,
     ) -> Self {
-        let given = [elastic_job(1, backoff_ms), machine(node_rank, port, token)].concat();
+        let given = [elastic_job(1, backoff_ms), machine(node_rank, port)].concat();
         Self::start_with(given, folder, 1, "", script)
     }
 
     /// The same for a machine with one rank that is in groups, of a job that needs `min` ranks.
     pub fn start_elastic_machine(folder: &Path, node_rank: usize, port: u16, min: usize) -> Self {
-        let given = [elastic_job(min, 10), machine(node_rank, port, TOKEN)].concat();
+        let given = [elastic_job(min, 10), machine(node_rank, port)].concat();
         Self::start_with(given, folder, 1, "elastic", "")
     }
 
@@ -149,7 +149,7 @@ impl LauncherProcess {
         ranks: usize,
         (role, script): (&str, &str),
     ) -> Self {
-        let mut given = machine(node_rank, port, TOKEN);
+        let mut given = machine(node_rank, port);
         given.push((HEARTBEAT, "1".to_owned()));
         Self::start_with(given, folder, ranks, role, script)
     }
