@@ -29,8 +29,3 @@ pub fn on_ranks<R: Send>(
         threads.map(|thread| thread.join().unwrap()).collect()
     })
 }
-
-/// A rank that is alone.
-pub fn alone(config: TrainingConfig) -> Trainer {
-    Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
-}

@@ -6,10 +6,11 @@ use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::{Classifier, MetricLine, OptimizerConfig, OptimizerKind, TrainingConfig};
 
+use crate::alone;
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{difference, drawn_within, inputs, parameters};
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
 use crate::replicas::in_common;
 use crate::samples::in_bytes;

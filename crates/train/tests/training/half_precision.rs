@@ -12,10 +12,11 @@ use everburn_train::{
     StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
 };
 
+use crate::alone;
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{drawn_within, inputs};
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
 use crate::replicas::bits;
 

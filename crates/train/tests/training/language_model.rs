@@ -16,10 +16,11 @@ use everburn_train::{
     TrainingConfig, TrainingData, whole_text,
 };
 
+use crate::alone;
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Texts, texts, windows};
 use crate::harness::parameters::{difference, parameters};
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 use crate::harness::run::metric_lines;
 use crate::replicas::in_common;
 

@@ -19,8 +19,9 @@ use everburn_profile::{
 use everburn_tests::AssertContains;
 use everburn_train::{Classifier, Trainer, TrainingConfig, compute_on_this_thread};
 
+use crate::alone;
 use crate::harness::data::{Images, digits};
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 use crate::samples::slow;
 
 /// How long a planted fault holds a step up: much longer than a step of so small a model takes, and than a rank
