@@ -164,6 +164,7 @@ fn agree(
 #[cfg(test)]
 mod tests {
     use everburn_collectives::group::GroupOptions;
+    use everburn_tests::in_parallel;
 
     use super::*;
 
@@ -202,18 +203,12 @@ mod tests {
     }
 
     /// What each of some ranks agrees on that reports these metrics, or nothing.
-    fn agreed(
-        reported: &'static [Option<&'static [&'static str]>],
-    ) -> Vec<Result<MetricLayout, TrainError>> {
+    fn agreed(reported: &[Option<&[&'static str]>]) -> Vec<Result<MetricLayout, TrainError>> {
         let groups = ProcessGroup::over_threads(reported.len(), GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                let own = reported[group.rank()].map_or_else(MetricSums::default, sums);
-                MetricAgreement::default().layout([&own], &group)
-            })
-        });
-        let ranks = ranks.collect::<Vec<_>>().into_iter();
-        ranks.map(|rank| rank.join().unwrap()).collect()
+        in_parallel(groups, |group| {
+            let own = reported[group.rank()].map_or_else(MetricSums::default, sums);
+            MetricAgreement::default().layout([&own], &group)
+        })
     }
 
     #[test]

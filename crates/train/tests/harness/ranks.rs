@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_tests::in_parallel;
 use everburn_train::{Trainer, TrainingConfig};
 
 use super::run::run_directory;
@@ -14,18 +15,12 @@ pub fn on_ranks<R: Send>(
     folder: Option<&Path>,
     rank: impl Fn(Trainer) -> R + Sync,
 ) -> Vec<R> {
-    let rank = &rank;
-    std::thread::scope(|scope| {
-        let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-        let threads = groups.into_iter().map(|group| {
-            let folder = folder.filter(|_| group.rank() == 0);
-            let trainer = Trainer {
-                run: folder.map(|folder| run_directory(folder, config)),
-                ..Trainer::new(config.clone(), group)
-            };
-            scope.spawn(move || rank(trainer))
-        });
-        let threads = threads.collect::<Vec<_>>().into_iter();
-        threads.map(|thread| thread.join().unwrap()).collect()
+    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
+    in_parallel(groups, |group| {
+        let folder = folder.filter(|_| group.rank() == 0);
+        rank(Trainer {
+            run: folder.map(|folder| run_directory(folder, config)),
+            ..Trainer::new(config.clone(), group)
+        })
     })
 }

@@ -112,29 +112,27 @@ fn split<T: Clone>(values: &mut &[T], length: usize) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use everburn_collectives::group::GroupOptions;
+    use everburn_tests::in_parallel;
 
     use super::*;
 
     #[test]
     fn floats_are_averaged_over_those_who_have_them_and_counts_become_the_largest() {
         let groups = ProcessGroup::over_threads(3, GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                let rank = group.rank();
-                let moment = TensorData::from([rank as f32, 6.0 * rank as f32]);
-                let steps = TensorData::new(vec![10 + rank as i64], [0; 0]);
-                let mut own = vec![
-                    ("a.moment".to_string(), moment),
-                    ("a.steps".to_string(), steps),
-                ];
-                if rank == 1 {
-                    own.clear(); // it has just come
-                }
-                mean(own, &group).unwrap()
-            })
+        let means = in_parallel(groups, |group| {
+            let rank = group.rank();
+            let moment = TensorData::from([rank as f32, 6.0 * rank as f32]);
+            let steps = TensorData::new(vec![10 + rank as i64], [0; 0]);
+            let mut own = vec![
+                ("a.moment".to_string(), moment),
+                ("a.steps".to_string(), steps),
+            ];
+            if rank == 1 {
+                own.clear(); // it has just come
+            }
+            mean(own, &group).unwrap()
         });
-        for found in ranks.collect::<Vec<_>>() {
-            let (found, bytes) = found.join().unwrap();
+        for (found, bytes) in means {
             assert_eq!(bytes, 2 * 4 + 8);
             assert_eq!(
                 found[0],
@@ -148,14 +146,12 @@ mod tests {
     #[test]
     fn states_of_other_shapes_are_an_error_on_all_ranks() {
         let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                let own = TensorData::new(vec![1.0f32; 1 + group.rank()], [1 + group.rank()]);
-                mean(vec![("a.moment".to_string(), own)], &group)
-            })
+        let means = in_parallel(groups, |group| {
+            let own = TensorData::new(vec![1.0f32; 1 + group.rank()], [1 + group.rank()]);
+            mean(vec![("a.moment".to_string(), own)], &group)
         });
-        for rank in ranks.collect::<Vec<_>>() {
-            let error = rank.join().unwrap().unwrap_err().to_string();
+        for mean in means {
+            let error = mean.unwrap_err().to_string();
             assert!(error.contains("`a.moment` of rank 1"), "{error}");
         }
     }
