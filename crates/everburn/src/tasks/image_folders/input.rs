@@ -170,9 +170,7 @@ impl<M: ImageModel> ImageFolders<M> {
     /// Which settings make images and a model of one size fit each other.
     fn size_help(&self, config: &ImageFoldersConfig, only: usize) -> String {
         let [height, width] = self.size(config);
-        let sections = self.architecture.sections().iter();
-        let section = sections.copied().find(|section| *section != "data");
-        match section {
+        match self.section() {
             Some(section) if height == width => format!(
                 "set data.size={only}; or, for a model of new weights, {section}.image_size={height} as well as data.size={height}"
             ),
