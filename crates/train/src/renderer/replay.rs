@@ -217,27 +217,11 @@ fn sums_of(line: &MetricLine) -> MetricSums {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::{Arc, Mutex};
-
     use everburn_record::{Live, StepCost};
 
     use super::*;
     use crate::renderer::Lines;
-
-    #[derive(Clone, Default)]
-    struct Shown(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Shown {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::renderer::lines::tests::Written;
 
     fn line(kind: MetricKind, epoch: usize, step: usize, loss: f64) -> Update {
         Update::Metric(MetricLine {
@@ -259,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_recorded_run_is_shown_as_one_that_goes_on() {
-        let shown = Shown::default();
+        let shown = Written::default();
         let mut replay = Replay::on(Box::new(Lines::new(Box::new(shown.clone()))));
         let live = Live {
             epochs: 3,
@@ -287,7 +271,7 @@ mod tests {
             run,
         ];
         replay.take(&updates);
-        let text = String::from_utf8(shown.0.lock().unwrap().clone()).unwrap();
+        let text = shown.text();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 6, "{text}");
         for (line, parts) in lines.iter().zip([
