@@ -1,8 +1,12 @@
 //! Ranks that are threads.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_distributed::{Connector, GradientBackend, NcclWait};
+use everburn_distributed_fake::{abilities, on_cluster};
+use everburn_nccl_fake::FakeCluster;
 use everburn_tests::in_parallel;
 use everburn_train::{Trainer, TrainingConfig};
 
@@ -23,4 +27,15 @@ pub fn on_ranks<R: Send>(
             ..Trainer::new(config.clone(), group)
         })
     })
+}
+
+/// Connects a rank with a GPU of its own.
+pub fn connector(
+    cluster: &Arc<FakeCluster>,
+    rank: usize,
+    backend: GradientBackend,
+    waits: NcclWait,
+) -> Arc<Connector> {
+    let connector = Connector::new(backend, abilities(rank));
+    Arc::new(on_cluster(connector, cluster, rank, waits))
 }
