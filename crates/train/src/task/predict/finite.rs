@@ -45,8 +45,6 @@ fn found_within(outer: &str, part: &Value) -> Option<(String, f64)> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use serde::Serialize;
-
     use super::*;
 
     #[derive(Serialize)]
