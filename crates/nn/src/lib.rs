@@ -161,7 +161,7 @@ pub use all_reduce::all_reduce_sum;
 pub use batch_norm::{BatchNorm, BatchNormConfig};
 pub use blocks::{
     Activation, ActivationError, AnyActivation, BlockError, Blocks, InBlocks, ParameterPath,
-    parameter_paths,
+    parameter_identities, parameter_paths,
 };
 pub use captured_graph::{CaptureError, CapturedGraph};
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};

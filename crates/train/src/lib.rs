@@ -114,8 +114,8 @@ pub use record::live_file::RankStatuses;
 pub use record::run_directory::RunDirectory;
 pub use record::run_lock::RunLock;
 pub use task::{
-    AnyTask, BlockRunner, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language,
-    LoadedData, ModelBlocks, NoSettings, OnDevice, OtherClasses, Predict, Predictor, Pretrained,
+    AnyTask, BlocksOf, ConfiguredTask, Conversation, DrawnBlocks, Language, LoadedData,
+    ModelBlocks, NoSettings, OnDevice, OtherClasses, Predict, Predictor, Pretrained,
     PretrainedFormat, Scorer, Task, TaskData, TaskError, block_loss, settings_by_path,
 };
 pub use trainer::{

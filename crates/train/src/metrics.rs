@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use burn::tensor::TensorReadError;
 use burn_train::metric::state::{FormatOptions, NumericMetricState};
 use burn_train::metric::{
-    Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
-    SerializedEntry,
+    Metric, MetricAttributes, MetricDefinition, MetricEntry, MetricId, MetricMetadata, MetricName,
+    Numeric, NumericAttributes, NumericEntry, SerializedEntry,
 };
+use burn_train::renderer::MetricState;
 use everburn_record::StepCost;
 use everburn_record::sync::lock;
 use everburn_record::units;
@@ -131,6 +132,22 @@ impl RankMetric {
     /// The most memory that a rank has used in a step, in MiB.
     pub fn peak_memory() -> Self {
         Self::new(Quantity::PeakMemory, "Peak memory")
+    }
+
+    pub(crate) fn definition(&self) -> MetricDefinition {
+        MetricDefinition::new(MetricId::new(self.name()), self)
+    }
+
+    /// Adds `report`, if its numbers can be read; what a renderer shows then.
+    pub(crate) fn add(&mut self, report: &StepReport) -> Option<MetricState> {
+        let metadata = MetricMetadata {
+            progress: burn::data::dataloader::Progress::new(0, 0, None),
+            iteration: None,
+            lr: None,
+        };
+        let entry = self.update(report, &metadata).ok()?;
+        let entry = MetricEntry::new(MetricId::new(self.name()), entry);
+        Some(MetricState::Numeric(entry, self.value()))
     }
 
     fn unit(&self) -> Option<&'static str> {
@@ -276,11 +293,6 @@ mod tests {
 
     #[test]
     fn the_mean_rate_of_an_epoch_is_its_samples_over_its_time() {
-        let metadata = MetricMetadata {
-            progress: burn::data::dataloader::Progress::new(0, 0, None),
-            iteration: None,
-            lr: None,
-        };
         let mut rate = RankMetric::samples_per_second();
         // A rank becomes slow: 64 samples take 10 ms, then 2 s.
         for seconds in [0.01, 0.01, 0.01, 2.0] {
@@ -295,7 +307,7 @@ mod tests {
             };
             let before = MetricSums::default();
             let report = StepReport::OfAllRanks { sums, cost, before };
-            rate.update(&report, &metadata).unwrap();
+            rate.add(&report).unwrap();
         }
         let mean = rate.final_value().current();
         assert!((mean - 256.0 / 2.03).abs() < 1e-3, "{mean}");
@@ -303,11 +315,6 @@ mod tests {
 
     #[test]
     fn the_mean_of_an_epoch_has_the_steps_that_were_made_elsewhere() {
-        let metadata = MetricMetadata {
-            progress: burn::data::dataloader::Progress::new(0, 0, None),
-            iteration: None,
-            lr: None,
-        };
         let sums = |loss: f64, correct: f64, count: u64| {
             let sums = MetricSums {
                 loss_sum: loss * count as f64,
@@ -329,7 +336,7 @@ mod tests {
                 before,
             };
             for (metric, expected) in [(&mut loss, mean), (&mut accuracy, share)] {
-                metric.update(&report, &metadata).unwrap();
+                metric.add(&report).unwrap();
                 let shown = metric.running_value().unwrap().current();
                 assert!((shown - expected).abs() < 1e-9, "{shown} {expected}");
                 assert_eq!(metric.final_value().current(), shown);

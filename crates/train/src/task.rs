@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 use toml::Table;
 
 pub use self::any::AnyTask;
-pub use self::blocks::{BlockRunner, BlocksOf, DrawnBlocks, ModelBlocks, block_loss};
+pub use self::blocks::{BlocksOf, DrawnBlocks, ModelBlocks, block_loss};
 pub use self::configured::ConfiguredTask;
 pub use self::data::LoadedData;
 pub use self::error::{OtherClasses, TaskError};

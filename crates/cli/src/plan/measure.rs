@@ -38,14 +38,13 @@ struct Measure {
 impl Measure {
     fn blocks(&self, task: &dyn ConfiguredTask) -> Result<Vec<BlockFigures>, CliError> {
         let device = self.device.clone().autodiff();
-        let runner = task.block_runner(self.samples, &device)?;
         // An input of the model has no gradient; what passes between blocks has.
-        let mut input = runner.input();
+        let mut input = task.block_input(self.samples, &device)?;
         let names = task.blocks()?.names;
         let count = names.len();
         let mut figures = Vec::with_capacity(count);
         for (block, name) in names.into_iter().enumerate() {
-            let drawn = runner.draw()?;
+            let drawn = task.draw_blocks(&device)?;
             let run = || drawn.run(block, input.boxed_clone());
             // Draws the parameters.
             let output = run().values().map_err(|error| refuse(&error))?;

@@ -29,7 +29,7 @@ pub use self::hugging_face::PretrainedImageModel;
 pub use self::input::ImageInput;
 use self::input::Sides;
 use super::check_dropout_over_ranks;
-use super::images::{ImageModel, PredictedClass, predicted_classes};
+use super::images::{ImageModel, PredictedClass, augmented, predicted_classes};
 
 /// The images that all ranks together read at once where no gradients are needed, if they have the size of ImageNet's: the
 /// activations of more would fill the memory.
@@ -114,6 +114,12 @@ pub struct ImageFoldersConfig {
 }
 
 impl<M: ImageModel> ImageFolders<M> {
+    /// The section of the model's own numbers, if it has some.
+    fn section(&self) -> Option<&'static str> {
+        let mut sections = self.architecture.sections().iter().copied();
+        sections.find(|section| *section != "data")
+    }
+
     fn read_data(
         &self,
         config: &mut ImageFoldersConfig,
@@ -130,13 +136,9 @@ impl<M: ImageModel> ImageFolders<M> {
         config.data.keep(&loaded)?;
         self.keep_stem(config, &loaded)?;
         let augmentation = config.data.augment.clone();
-        let augmented = match augmentation.is_none() {
-            true => String::new(),
-            false => format!(", augmented by {augmentation}"),
-        };
         let description = loaded.description;
         Ok(TaskData {
-            description: format!("{description}{augmented}"),
+            description: format!("{description}{}", augmented(&augmentation)),
             class_names: loaded.classes,
             data: TrainingData {
                 fingerprint: DataFingerprint {
@@ -180,10 +182,8 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     }
 
     fn check_tensor_parallel(&self, config: &ImageFoldersConfig) -> Result<(), TaskError> {
-        let sections = self.architecture.sections().iter();
-        let section = sections.copied().find(|section| *section != "data");
         let dropout = self.architecture.dropout(&config.models)?;
-        check_dropout_over_ranks(dropout, section.unwrap_or_default())
+        check_dropout_over_ranks(dropout, self.section().unwrap_or_default())
     }
 
     fn evaluation_batch(&self, config: &ImageFoldersConfig) -> usize {

@@ -144,12 +144,8 @@ impl<M: ImageModel> Task for Images<M> {
         let (train, test) = (loaded.train, loaded.test);
         let [of_train, of_test] = [train.fingerprint(), test.fingerprint()];
         let augmentation = config.data.augment.clone();
-        let augmented = match augmentation.is_none() {
-            true => String::new(),
-            false => format!(", augmented by {augmentation}"),
-        };
         Ok(TaskData {
-            description: format!("{description}{augmented}"),
+            description: format!("{description}{}", augmented(&augmentation)),
             class_names: class_names.iter().map(ToString::to_string).collect(),
             data: TrainingData {
                 fingerprint: DataFingerprint {
@@ -353,6 +349,14 @@ pub(super) fn predicted_classes<S: ToString>(
         }
     });
     Ok(rows.collect())
+}
+
+/// How images are changed, behind the description of their data.
+pub(super) fn augmented(augmentation: &ImageAugmentation) -> String {
+    match augmentation.is_none() {
+        true => String::new(),
+        false => format!(", augmented by {augmentation}"),
+    }
 }
 
 /// The names of the classes of a data set; none where they are digits.

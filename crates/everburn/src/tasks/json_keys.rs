@@ -1,5 +1,7 @@
 //! The keys of a `config.json` and of other such files of pretrained models.
 
+use std::path::Path;
+
 use everburn_record::plain;
 use everburn_train::TaskError;
 use serde_json::Value;
@@ -9,6 +11,27 @@ const LARGEST_SIZE: usize = 1 << 28;
 
 /// How much of a value is shown, in characters.
 const LONGEST_VALUE: usize = 80;
+
+/// The longest file that is read, in bytes.
+const LONGEST_FILE: u64 = 1 << 20;
+
+/// What this file in the folder of a pretrained model says; `None` if it has no such file.
+pub(super) fn read_json(folder: &Path, file: &str) -> Result<Option<Value>, TaskError> {
+    let path = folder.join(file);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let wrong = |reason: String| TaskError::new(format!("{file}: {reason}"));
+    let size = std::fs::metadata(&path)?.len();
+    if size > LONGEST_FILE {
+        return Err(wrong(format!(
+            "it has {size} bytes, and at most {LONGEST_FILE}"
+        )));
+    }
+    let text = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
+    let json = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+    Ok(Some(json))
+}
 
 /// The keys of a file.
 #[derive(Clone, Copy)]

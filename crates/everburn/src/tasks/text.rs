@@ -109,15 +109,11 @@ impl<C: DecoderConfig> Text<C> {
 #[serde(default)]
 pub struct TextConfig {
     data: DataConfig,
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "crate::tasks::is_default")]
     text: TextOptions,
     /// The numbers of the model that are not the preset's, in the section of its kind.
     #[serde(flatten)]
     models: BTreeMap<String, Table>,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 impl TextConfig {

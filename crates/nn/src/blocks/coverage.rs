@@ -28,12 +28,12 @@ pub struct ParameterPath {
 /// The parameters and buffers of a model in the order of its fields, without drawing the values of
 /// those that have none yet.
 pub fn parameter_paths<M: Module>(model: &M) -> Vec<ParameterPath> {
-    let found = identities(model).into_iter();
+    let found = parameter_identities(model).into_iter();
     found.map(|(parameter, _)| parameter).collect()
 }
 
-/// The same, each with its identity in this process.
-pub(crate) fn identities<M: Module>(model: &M) -> Vec<(ParameterPath, ParamId)> {
+/// The same as [`parameter_paths`] lists, each with its identity in this process.
+pub fn parameter_identities<M: Module>(model: &M) -> Vec<(ParameterPath, ParamId)> {
     let mut visitor = Paths::default();
     model.visit(&mut visitor);
     visitor.found

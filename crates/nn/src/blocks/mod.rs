@@ -15,8 +15,8 @@ use burn::tensor::TensorData;
 
 pub use activation::{Activation, ActivationError};
 pub use any_activation::AnyActivation;
-pub use coverage::{BlockError, ParameterPath, parameter_paths};
-pub(crate) use coverage::{identities, lies_under};
+pub(crate) use coverage::lies_under;
+pub use coverage::{BlockError, ParameterPath, parameter_identities, parameter_paths};
 
 /// A model that offers its layers as blocks in order, so that it can be cut between any two of
 /// them: over devices, or over the stages of a pipeline.

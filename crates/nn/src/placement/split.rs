@@ -7,7 +7,7 @@ use std::ops::Range;
 use burn::module::{Module, ModuleMapper, ParamId};
 use burn::prelude::*;
 
-use crate::blocks::{AnyActivation, Blocks, InBlocks, ParameterPath, identities, typed};
+use crate::blocks::{AnyActivation, Blocks, InBlocks, ParameterPath, parameter_identities, typed};
 use crate::recompute::{Randomness, checkpointed_run};
 use crate::walking::TiedParameters;
 
@@ -144,7 +144,7 @@ impl DeviceSplit {
         }
         let mut homes = HashMap::new();
         let mut homes_by_id = HashMap::new();
-        for (ParameterPath { path, .. }, id) in identities(model) {
+        for (ParameterPath { path, .. }, id) in parameter_identities(model) {
             let users = blocks.users_of(&path).into_iter().map(|user| part_of[user]);
             let users = users.collect::<Vec<_>>();
             let Some(first) = users.first() else { continue };

@@ -249,6 +249,7 @@ fn with_values<M: Module>(model: M, values: &BTreeMap<String, Tensor<1>>) -> M {
 mod tests {
     use burn::nn::{Linear, LinearConfig};
     use everburn_collectives::group::GroupOptions;
+    use everburn_tests::in_parallel;
 
     use super::*;
 
@@ -311,20 +312,12 @@ mod tests {
         let of = |ranks: usize, keepers| {
             let groups = ProcessGroup::over_threads(ranks, GroupOptions::default());
             let (first, second) = (layer(1.0, &device), layer(2.0, &device));
-            let (first, second) = (&first, &second);
-            std::thread::scope(|scope| {
-                let ranks = groups.into_iter().map(|group| {
-                    scope.spawn(move || {
-                        let mut average = MovingAverage::of(first, 0.9, keepers, &group);
-                        average.follow(second, 7..=7);
-                        let kept = average.own.len();
-                        let whole = average.everywhere(first, &group).unwrap();
-                        (kept, average.here(first).is_some(), numbers(&whole))
-                    })
-                });
-                let ranks = ranks.collect::<Vec<_>>();
-                let found = ranks.into_iter().map(|rank| rank.join().unwrap());
-                found.collect::<Vec<_>>()
+            in_parallel(groups, |group| {
+                let mut average = MovingAverage::of(&first, 0.9, keepers, &group);
+                average.follow(&second, 7..=7);
+                let kept = average.own.len();
+                let whole = average.everywhere(&first, &group).unwrap();
+                (kept, average.here(&first).is_some(), numbers(&whole))
             })
         };
         let (_, _, expected) = of(1, Keepers::First).swap_remove(0);

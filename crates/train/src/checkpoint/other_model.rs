@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleVisitor, ParamId};
+use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use burn::store::burn_pack::Tensor as PackedTensor;
 use burn::tensor::{Bytes, DType};
+use everburn_nn::{ParameterPath, parameter_identities};
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::state_dict::differences;
@@ -17,9 +18,12 @@ pub(crate) struct Shapes(Vec<(String, ParamId, PackedTensor)>);
 
 impl Shapes {
     pub(crate) fn of<M: Module>(model: &M) -> Self {
-        let mut visitor = Visitor::default();
-        model.visit(&mut visitor);
-        Self(visitor.found)
+        let found = parameter_identities(model).into_iter();
+        let found = found.map(|(ParameterPath { path, shape }, id)| {
+            let tensor = carrier(&path, shape);
+            (path, id, tensor)
+        });
+        Self(found.collect())
     }
 
     /// What differs in a file of a checkpoint, a line each; empty if nothing does. Tensors that only the model or only the
@@ -75,25 +79,6 @@ pub fn parameter_differences<M: Module>(
     whole: bool,
 ) -> Result<String, TrainError> {
     Shapes::of(model).differences(checkpoint, MODEL, whole)
-}
-
-#[derive(Default)]
-struct Visitor {
-    path: Vec<String>,
-    found: Vec<(String, ParamId, PackedTensor)>,
-}
-
-impl Visitor {
-    fn push(&mut self, id: ParamId, shape: Shape) {
-        let path = self.path.join(".");
-        let tensor = carrier(&path, shape);
-        self.found.push((path, id, tensor));
-    }
-}
-
-impl ModuleVisitor for Visitor {
-    everburn_nn::walking! { path }
-    everburn_nn::walking! { visit each self, param => self.push(param.id, param.lazy_shape()) }
 }
 
 #[cfg(test)]

@@ -120,22 +120,19 @@ fn files_of(lengths: Vec<(String, usize)>, bytes: &[u8]) -> Option<BTreeMap<Stri
 #[cfg(test)]
 mod tests {
     use everburn_collectives::group::GroupOptions;
+    use everburn_tests::in_parallel;
 
     use super::*;
 
     /// What each of four ranks is given of what rank 1 has `found` and rank 2 takes.
     fn shared(found: &Result<Checkpoint, String>) -> Vec<Result<Option<Checkpoint>, String>> {
         let groups = ProcessGroup::over_threads(4, GroupOptions::default());
-        std::thread::scope(|scope| {
-            let threads = groups.into_iter().map(|group| {
-                let own = match group.rank() {
-                    1 => found.clone(),
-                    _ => Ok(Checkpoint::default()),
-                };
-                scope.spawn(move || share(&group, 1, &[2], own).map_err(|error| error.to_string()))
-            });
-            let threads = threads.collect::<Vec<_>>().into_iter();
-            threads.map(|thread| thread.join().unwrap()).collect()
+        in_parallel(groups, |group| {
+            let own = match group.rank() {
+                1 => found.clone(),
+                _ => Ok(Checkpoint::default()),
+            };
+            share(&group, 1, &[2], own).map_err(|error| error.to_string())
         })
     }
 
@@ -168,19 +165,12 @@ mod tests {
         let bytes: Vec<u8> = (0..PART + 7).map(|place| (place % 251) as u8).collect();
         let ranks = [2, 0, 1, 5, 6, 3];
         let groups = ProcessGroup::over_threads(7, GroupOptions::default());
-        let given = std::thread::scope(|scope| {
-            let threads = groups.into_iter().map(|group| {
-                let own = match group.rank() == ranks[0] {
-                    true => bytes.clone(),
-                    false => Vec::new(),
-                };
-                let length = bytes.len();
-                scope.spawn(move || pass_on(&group, &ranks, own, length).unwrap())
-            });
-            let threads = threads.collect::<Vec<_>>().into_iter();
-            threads
-                .map(|thread| thread.join().unwrap())
-                .collect::<Vec<_>>()
+        let given = in_parallel(groups, |group| {
+            let own = match group.rank() == ranks[0] {
+                true => bytes.clone(),
+                false => Vec::new(),
+            };
+            pass_on(&group, &ranks, own, bytes.len()).unwrap()
         });
         for (rank, given) in given.into_iter().enumerate() {
             let expected = ranks.contains(&rank).then(|| bytes.clone());

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::lr_scheduler::LrSchedulerRecord;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ModuleVisitor, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::{Bytes, TensorData};
 use burn_pack::Writer;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{OuterLoop, RankBuffers};
+use everburn_nn::{ParameterPath, parameter_identities};
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::ema::{Keepers, MovingAverage};
@@ -164,8 +165,8 @@ impl TrainingState {
         let model = with_parameters(model, checkpoint)?;
         let progress = &checkpoint.progress;
         let failed = |error: RecordError| refuse(progress, &error.to_string());
-        let ids = identities(&model).into_iter();
-        let ids = ids.map(|(path, id)| (path, id.val())).collect();
+        let ids = parameter_identities(&model).into_iter();
+        let ids = ids.map(|(own, id)| (own.path, id.val())).collect();
         let entries = tensors_of(checkpoint, OPTIMIZER)?;
         let optimizer = optimizer_states::of_paths(&entries, &ids)
             .map_err(|reason| refuse(progress, &reason))?;
@@ -252,10 +253,9 @@ impl TrainingState {
         model: &M,
         group: &ProcessGroup,
     ) -> Result<u64, TrainError> {
-        let ids = identities(model);
         let mut paths = HashMap::new();
-        for (path, id) in &ids {
-            paths.entry(id.val()).or_insert_with(|| path.clone());
+        for (own, id) in parameter_identities(model) {
+            paths.entry(id.val()).or_insert(own.path);
         }
         let wrong =
             |reason: String| TrainError::BurnTrain(format!("the optimizer's state: {reason}"));
@@ -299,7 +299,7 @@ fn with_tensors<M: Module>(model: M, checkpoint: &Checkpoint, file: &str) -> Res
     let failed = |error: RecordError| refuse(&checkpoint.progress, &error.to_string());
     let mut ids = BTreeMap::new();
     let mut firsts = HashMap::new();
-    for (path, id) in identities(&model) {
+    for (ParameterPath { path, .. }, id) in parameter_identities(&model) {
         let first: &mut ParamId = firsts.entry(id).or_insert_with(|| identity(&path));
         ids.insert(path, *first);
     }
@@ -331,23 +331,6 @@ pub(crate) fn identity(path: &str) -> ParamId {
     let digest = Sha256::digest(path);
     let (first, _) = digest.split_first_chunk().expect("a SHA-256 has 32 bytes");
     ParamId::from(u64::from_le_bytes(*first))
-}
-
-/// The paths and identities of all parameters and buffers, in the order of the model's fields. None is
-/// initialised by it.
-fn identities<M: Module>(model: &M) -> Vec<(String, ParamId)> {
-    #[derive(Default)]
-    struct Visitor {
-        path: Vec<String>,
-        found: Vec<(String, ParamId)>,
-    }
-    impl ModuleVisitor for Visitor {
-        everburn_nn::walking! { path }
-        everburn_nn::walking! { visit each self, param => self.found.push((self.path.join("."), param.id)) }
-    }
-    let mut visitor = Visitor::default();
-    model.visit(&mut visitor);
-    visitor.found
 }
 
 fn bytes_of<'a>(checkpoint: &'a Checkpoint, name: &str) -> Result<&'a [u8], TrainError> {

@@ -83,20 +83,11 @@ impl LrSchedule {
     const fn has_an_end(self) -> bool {
         matches!(self, Self::Cosine | Self::Linear)
     }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Constant => "constant",
-            Self::Cosine => "cosine",
-            Self::Linear => "linear",
-            Self::Step => "step",
-        }
-    }
 }
 
 impl fmt::Display for LrSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        self.serialize(f)
     }
 }
 

@@ -201,44 +201,6 @@ mod tests {
         assert_eq!((read.mean("mae"), read.mean_loss()), (Some(0.125), 0.375));
     }
 
-    /// What each of some ranks agrees on that reports these metrics, or nothing.
-    fn agreed(
-        reported: &'static [Option<&'static [&'static str]>],
-    ) -> Vec<Result<MetricLayout, TrainError>> {
-        let groups = ProcessGroup::over_threads(reported.len(), GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                let own = reported[group.rank()].map_or_else(MetricSums::default, sums);
-                MetricAgreement::default().layout([&own], &group)
-            })
-        });
-        let ranks = ranks.collect::<Vec<_>>().into_iter();
-        ranks.map(|rank| rank.join().unwrap()).collect()
-    }
-
-    #[test]
-    fn a_rank_without_samples_takes_over_the_others_metrics() {
-        let found = agreed(&[None, Some(&["mae", "iou"]), Some(&["iou", "mae"])]);
-        let expected = MetricLayout::of(&sums(&["mae", "iou"]));
-        for layout in found {
-            assert_eq!(layout.unwrap(), expected);
-        }
-    }
-
-    #[test]
-    fn a_metric_that_only_some_ranks_report_is_named_on_all() {
-        for found in agreed(&[Some(&[]), Some(&["mae"]), None]) {
-            let error = found.unwrap_err().to_string();
-            let expected = "rank 1 reports the metric `mae`, rank 0 does not: ";
-            assert!(error.starts_with(expected), "{error}");
-        }
-        for found in agreed(&[Some(&["iou", "mae"]), Some(&["iou"]), Some(&["iou", "mae"])]) {
-            let error = found.unwrap_err().to_string();
-            let expected = "ranks 0, 2 report the metric `mae`, rank 1 does not: ";
-            assert!(error.starts_with(expected), "{error}");
-        }
-    }
-
     #[test]
     fn an_agreement_is_handed_on_by_its_names() {
         let group = ProcessGroup::alone(GroupOptions::default());

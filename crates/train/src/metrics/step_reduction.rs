@@ -195,6 +195,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use everburn_collectives::group::GroupOptions;
+    use everburn_tests::in_parallel;
 
     use super::*;
 
@@ -248,31 +249,28 @@ mod tests {
     #[test]
     fn a_reply_has_the_sums_of_all_ranks_and_what_each_was_told() {
         let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                let times = RankStep {
-                    seconds: 0.5,
-                    ..RankStep::default()
-                };
-                let own = match group.rank() {
-                    0 => MetricSums::default(),
-                    rank => sums(rank),
-                };
-                let reply = LocalReply {
-                    sums: &own,
-                    votes: Votes {
-                        stop: group.rank() == 0,
-                        ..Votes::default()
-                    },
-                    memory: Some(100 + group.rank() as u64),
-                    past: Some((group.rank() == 1).then_some(PastStep { step: 3, times })),
-                };
-                let layout = MetricLayout::of(&sums(0));
-                reply.send(layout, &group).wait().unwrap()
-            })
+        let replies = in_parallel(groups, |group| {
+            let times = RankStep {
+                seconds: 0.5,
+                ..RankStep::default()
+            };
+            let own = match group.rank() {
+                0 => MetricSums::default(),
+                rank => sums(rank),
+            };
+            let reply = LocalReply {
+                sums: &own,
+                votes: Votes {
+                    stop: group.rank() == 0,
+                    ..Votes::default()
+                },
+                memory: Some(100 + group.rank() as u64),
+                past: Some((group.rank() == 1).then_some(PastStep { step: 3, times })),
+            };
+            let layout = MetricLayout::of(&sums(0));
+            reply.send(layout, &group).wait().unwrap()
         });
-        for rank in ranks.collect::<Vec<_>>() {
-            let reply = rank.join().unwrap();
+        for reply in replies {
             assert_eq!(reply.sums, sums(1));
             assert!(reply.votes.stop && !reply.votes.save);
             assert_eq!(reply.peak_memory, Some(101));

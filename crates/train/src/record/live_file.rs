@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -159,26 +159,26 @@ impl LiveSlot {
         self.open(None);
     }
 
-    pub(crate) fn enter(&self, phase: Phase) {
+    fn change(&self, change: impl FnOnce(&mut Live)) {
         if let Some(file) = &*self.file() {
-            file.change(|live| live.phase = phase);
+            file.change(change);
         }
     }
 
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.change(|live| live.phase = phase);
+    }
+
     pub(crate) fn enter_epoch(&self, phase: Phase, epoch: usize) {
-        if let Some(file) = &*self.file() {
-            file.change(|live| {
-                live.phase = phase;
-                live.epoch = epoch as u64;
-            });
-        }
+        self.change(|live| {
+            live.phase = phase;
+            live.epoch = epoch as u64;
+        });
     }
 
     /// Says which ranks make steps.
     pub(crate) fn members(&self, members: Vec<usize>) {
-        if let Some(file) = &*self.file() {
-            file.change(|live| live.members = members);
-        }
+        self.change(|live| live.members = members);
     }
 
     /// A step is finished. Costs the loop two locks that nobody holds for long.
@@ -227,16 +227,9 @@ fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankS
         if closed {
             return;
         }
-        let mut state = lock(&shared.state);
-        let end = Instant::now() + INTERVAL;
-        while !state.due && !state.closed {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let waited = shared.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let rests = |state: &mut State| !state.due && !state.closed;
+        let state = lock(&shared.state);
+        drop(shared.changed.wait_timeout_while(state, INTERVAL, rests));
     }
 }
 

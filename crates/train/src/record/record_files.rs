@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use everburn_record::{
-    ConfusionMatrix, Environment, Event, RankLine, RankStep, file, unix_time_ms,
-};
+use everburn_record::{Environment, Event, RankLine, RankStep, file, unix_time_ms};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -162,14 +160,6 @@ impl RunDirectory {
         }
     }
 
-    /// Writes `confusion.json`.
-    ///
-    /// # Errors
-    /// [`TrainError::Write`] if it cannot be written.
-    pub(crate) fn write_confusion(&self, matrix: &ConfusionMatrix) -> Result<(), TrainError> {
-        self.write_json(ConfusionMatrix::FILE, matrix)
-    }
-
     /// Writes `environment.json`.
     ///
     /// # Errors
@@ -178,7 +168,7 @@ impl RunDirectory {
         self.write_json(Environment::FILE, environment)
     }
 
-    fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), TrainError> {
+    pub(crate) fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), TrainError> {
         let path = self.path().join(name);
         let text = serde_json::to_string(value);
         let mut text = text.map_err(|error| TrainError::write(&path, error))?;

@@ -308,4 +308,4 @@ impl EvaluationProgressLogger for Lines {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -36,13 +36,11 @@ mod dashboard;
 mod lines;
 mod named_metrics;
 mod replay;
-mod silent;
 
 pub use dashboard::Dashboard;
 pub use lines::Lines;
 pub(crate) use named_metrics::NamedMetrics;
 pub use replay::Replay;
-pub use silent::Silent;
 
 use std::io::Write;
 
@@ -83,7 +81,7 @@ impl Display {
         match self {
             Self::Dashboard => Box::new(Dashboard::of_run(interrupter.clone(), run, stop)),
             Self::Lines => Box::new(Lines::stdout()),
-            Self::Silent => Box::new(Silent),
+            Self::Silent => Box::new(Lines::new(Box::new(std::io::sink()))),
         }
     }
 

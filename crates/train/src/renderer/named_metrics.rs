@@ -2,9 +2,7 @@
 
 use burn_train::LearnerSummary;
 use burn_train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
-use burn_train::metric::{
-    Metric, MetricDefinition, MetricEntry, MetricId, MetricMetadata, Numeric,
-};
+use burn_train::metric::{Metric, MetricDefinition, MetricEntry, MetricId, Numeric};
 use burn_train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
     MetricsRendererTraining,
@@ -21,7 +19,7 @@ pub(crate) struct NamedMetrics {
     newest: NewestReport,
     /// That of the loss, which is given each report before its state comes here.
     loss: MetricId,
-    metrics: Vec<(String, MetricId, RankMetric)>,
+    metrics: Vec<(String, RankMetric)>,
     /// What is to be registered after them; `None` once they are.
     waiting: Option<Vec<MetricDefinition>>,
 }
@@ -60,38 +58,27 @@ impl NamedMetrics {
         for definition in self.waiting.take().into_iter().flatten() {
             self.shown_by.register_metric(definition);
         }
-        let metadata = MetricMetadata {
-            progress: burn::data::dataloader::Progress::new(0, 0, None),
-            iteration: None,
-            lr: None,
-        };
         let reported = self.metrics.iter_mut();
-        let reported = reported.filter(|(name, ..)| sums.metrics.contains_key(&**name));
-        let states = reported.filter_map(|(_, id, metric)| {
-            let entry = metric.update(report, &metadata).ok()?;
-            let entry = MetricEntry::new(id.clone(), entry);
-            Some(MetricState::Numeric(entry, metric.value()))
-        });
+        let reported = reported.filter(|(name, _)| sums.metrics.contains_key(&**name));
+        let states = reported.filter_map(|(_, metric)| metric.add(report));
         states.collect()
     }
 
     fn register(&mut self, name: &str) {
-        if self.metrics.iter().any(|(known, ..)| known == name) {
+        if self.metrics.iter().any(|(known, _)| known == name) {
             return;
         }
         let metric = RankMetric::named(name);
-        let id = MetricId::new(metric.name());
-        let definition = MetricDefinition::new(id.clone(), &metric);
-        self.shown_by.register_metric(definition);
-        self.metrics.push((name.to_string(), id, metric));
+        self.shown_by.register_metric(metric.definition());
+        self.metrics.push((name.to_string(), metric));
     }
 
     /// The means of the split that ends, of the metrics that it had.
     fn means(&mut self) -> Vec<MetricState> {
-        let states = self.metrics.iter_mut().filter_map(|(_, id, metric)| {
+        let states = self.metrics.iter_mut().filter_map(|(_, metric)| {
             let mean = metric.final_value();
             let entry = metric.compute().ok()?;
-            let entry = MetricEntry::new(id.clone(), entry);
+            let entry = MetricEntry::new(MetricId::new(metric.name()), entry);
             let is_there = !mean.current().is_nan();
             is_there.then_some(MetricState::Numeric(entry, Some(mean)))
         });
@@ -136,7 +123,7 @@ impl MetricsRenderer for NamedMetrics {
 
 impl TrainingProgressLogger for NamedMetrics {
     fn start_split(&mut self, split: &str, total_items: usize) {
-        for (_, _, metric) in &mut self.metrics {
+        for (_, metric) in &mut self.metrics {
             metric.clear();
         }
         self.shown_by.start_split(split, total_items);

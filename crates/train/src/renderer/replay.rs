@@ -1,9 +1,7 @@
 //! burn-train's dashboard, fed with what another process has recorded.
 
-use burn_train::metric::{
-    Metric, MetricDefinition, MetricEntry, MetricId, MetricMetadata, Numeric,
-};
-use burn_train::renderer::{MetricState, MetricsRenderer};
+use burn_train::metric::Metric;
+use burn_train::renderer::MetricsRenderer;
 use everburn_monitor::Update;
 use everburn_record::{MetricKind, MetricLine, Settings, plain};
 
@@ -27,7 +25,7 @@ use crate::renderer::NamedMetrics;
 /// ```
 pub struct Replay {
     renderer: Box<dyn MetricsRenderer>,
-    metrics: Vec<(MetricId, RankMetric)>,
+    metrics: [RankMetric; 5],
     epochs: usize,
     /// How many samples each step and each epoch has; 0 while that is not known.
     batch_size: u64,
@@ -67,10 +65,9 @@ impl Replay {
             RankMetric::exposed_communication(),
             RankMetric::peak_memory(),
         ];
-        let named = metrics.map(|metric| (MetricId::new(metric.name()), metric));
         Self {
             renderer: Box::new(NamedMetrics::on(renderer, &newest)),
-            metrics: named.to_vec(),
+            metrics,
             epochs: 0,
             batch_size: 0,
             epoch_samples: 0,
@@ -134,26 +131,17 @@ impl Replay {
             cost: line.cost,
             before,
         };
-        let metadata = MetricMetadata {
-            progress: burn::data::dataloader::Progress::new(0, 0, None),
-            iteration: Some(line.step),
-            lr: None,
-        };
         let shown = if is_step {
             self.metrics.len()
         } else {
             OF_MEANS
         };
-        for (id, metric) in &mut self.metrics[..shown] {
+        for metric in &mut self.metrics[..shown] {
             // A report of numbers has nothing to read from a device.
-            let Ok(entry) = metric.update(&report, &metadata) else {
-                continue;
-            };
-            let entry = MetricEntry::new(id.clone(), entry);
-            let state = MetricState::Numeric(entry, metric.value());
-            match split {
-                Split::Validation => self.renderer.update_valid(state),
-                _ => self.renderer.update_train(state),
+            match (metric.add(&report), split) {
+                (None, _) => {}
+                (Some(state), Split::Validation) => self.renderer.update_valid(state),
+                (Some(state), _) => self.renderer.update_train(state),
             }
         }
         let done = match split {
@@ -178,9 +166,8 @@ impl Replay {
     /// The metrics of each epoch and split begin anew.
     fn enter(&mut self, split: Split, line: &MetricLine) {
         if !std::mem::replace(&mut self.begun, true) {
-            for (id, metric) in &self.metrics {
-                let definition = MetricDefinition::new(id.clone(), metric);
-                self.renderer.register_metric(definition);
+            for metric in &self.metrics {
+                self.renderer.register_metric(metric.definition());
             }
             let epochs = self.epochs.max(line.epoch);
             self.renderer.start(epochs, 0, None, Some(&self.label));
@@ -191,7 +178,7 @@ impl Replay {
         if self.split != Split::None {
             self.renderer.end_split();
         }
-        for (_, metric) in &mut self.metrics {
+        for metric in &mut self.metrics {
             metric.clear();
         }
         self.so_far = MetricSums::default();
@@ -230,27 +217,11 @@ fn sums_of(line: &MetricLine) -> MetricSums {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::{Arc, Mutex};
-
     use everburn_record::{Live, StepCost};
 
     use super::*;
     use crate::renderer::Lines;
-
-    #[derive(Clone, Default)]
-    struct Shown(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Shown {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::renderer::lines::tests::Written;
 
     fn line(kind: MetricKind, epoch: usize, step: usize, loss: f64) -> Update {
         Update::Metric(MetricLine {
@@ -272,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_recorded_run_is_shown_as_one_that_goes_on() {
-        let shown = Shown::default();
+        let shown = Written::default();
         let mut replay = Replay::on(Box::new(Lines::new(Box::new(shown.clone()))));
         let live = Live {
             epochs: 3,
@@ -300,7 +271,7 @@ mod tests {
             run,
         ];
         replay.take(&updates);
-        let text = String::from_utf8(shown.0.lock().unwrap().clone()).unwrap();
+        let text = shown.text();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 6, "{text}");
         for (line, parts) in lines.iter().zip([

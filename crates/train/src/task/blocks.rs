@@ -12,7 +12,7 @@ use everburn_nn::{
     parameter_paths, planned_shards, split_by_time,
 };
 
-use super::{Task, TaskError};
+use super::Task;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
 use crate::model::erased::{AnyModel, AnyModelOverRanks, erase_over_ranks};
@@ -80,28 +80,6 @@ pub struct ModelBlocks {
     pub numbers: Vec<f64>,
     /// The parameters, each with the blocks that use it.
     pub parameters: Vec<(ParameterPath, Vec<usize>)>,
-}
-
-/// Runs the blocks of a model one by one. Each run draws a model of its own.
-///
-/// ```
-/// # mod everburn { pub use everburn_train as train; }
-/// use everburn::train::{BlockRunner, TaskError};
-///
-/// fn shapes(runner: &dyn BlockRunner) -> Result<Vec<Vec<usize>>, TaskError> {
-///     runner.draw()?;
-///     Ok(runner.input().shapes())
-/// }
-/// ```
-pub trait BlockRunner {
-    /// An input of the first block.
-    fn input(&self) -> Box<dyn AnyActivation>;
-
-    /// A model of which a block can be run.
-    ///
-    /// # Errors
-    /// If there is no model with the task's settings.
-    fn draw(&self) -> Result<Box<dyn DrawnBlocks>, TaskError>;
 }
 
 /// The blocks of a model that was drawn.

@@ -9,11 +9,11 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_nn::{DeviceSplit, ParameterShard};
+use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
 use toml::Table;
 
 use super::data::LoadedData;
-use super::{BlockRunner, Language, ModelBlocks, TaskError};
+use super::{DrawnBlocks, Language, ModelBlocks, TaskError};
 use crate::checkpoint::state_dict::StateDictLayout;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
@@ -154,15 +154,21 @@ pub trait ConfiguredTask: Send + Sync {
     /// If the task has no blocks, or its layers cannot be cut in this many parts.
     fn shards(&self, parts: usize) -> Result<Vec<ParameterShard>, TaskError>;
 
-    /// Runs blocks one by one on `samples` samples, on `device`.
+    /// An input of the first block, of `samples` samples on `device`.
     ///
     /// # Errors
     /// If the task has no blocks.
-    fn block_runner(
+    fn block_input(
         &self,
         samples: usize,
         device: &Device,
-    ) -> Result<Box<dyn BlockRunner + '_>, TaskError>;
+    ) -> Result<Box<dyn AnyActivation>, TaskError>;
+
+    /// A new model, of which a block can be run by itself.
+    ///
+    /// # Errors
+    /// If the task has no blocks, or there is no model with its settings.
+    fn draw_blocks(&self, device: &Device) -> Result<Box<dyn DrawnBlocks>, TaskError>;
 
     /// How the model writes text, if it does.
     ///

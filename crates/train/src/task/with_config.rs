@@ -1,7 +1,5 @@
 //! A task with its configuration, behind a trait object.
 
-mod runner;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,17 +12,16 @@ use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::worker::message_of;
 use everburn_distributed::is_gpu;
-use everburn_nn::{DeviceSplit, ParameterShard};
+use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
 use everburn_record::task_method::within;
 use everburn_record::{attempt, plain};
 use toml::{Table, Value};
 
-use self::runner::Runner;
 use super::blocks::BlockTask;
 use super::data::LoadedData;
 use super::own_loss::OwnLoss;
 use super::settings::{remove, settings_by_path};
-use super::{BlockRunner, ConfiguredTask, Language, ModelBlocks, Predictor, Task, TaskError};
+use super::{ConfiguredTask, DrawnBlocks, Language, ModelBlocks, Predictor, Task, TaskError};
 use crate::checkpoint::state_dict::{PRETRAINED_CONFIG, StateDictLayout};
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::config::fault::{configuration_of, known_keys};
@@ -293,17 +290,18 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         Ok(blocks.shards(&model, parts)?)
     }
 
-    fn block_runner(
+    fn block_input(
         &self,
         samples: usize,
         device: &Device,
-    ) -> Result<Box<dyn BlockRunner + '_>, TaskError> {
-        Ok(Box::new(Runner {
-            of: self,
-            blocks: self.block_task()?,
-            samples,
-            device: device.clone(),
-        }))
+    ) -> Result<Box<dyn AnyActivation>, TaskError> {
+        let of = (&*self.task, &*self.config);
+        Ok(self.block_task()?.input(of, samples, device))
+    }
+
+    fn draw_blocks(&self, device: &Device) -> Result<Box<dyn DrawnBlocks>, TaskError> {
+        let blocks = self.block_task()?;
+        Ok(blocks.drawn(self.new_model(device)?))
     }
 
     fn language(&self) -> Result<Option<Language<AnyModel>>, TaskError> {

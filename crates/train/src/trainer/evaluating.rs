@@ -167,10 +167,11 @@ impl Trainer {
                 tensor_board.write(&line);
             }
             if let Some(confusion) = &tested.confusion {
-                run.write_confusion(&ConfusionMatrix {
+                let confusion = ConfusionMatrix {
                     step: Some(step as u64),
                     ..confusion.clone()
-                })?;
+                };
+                run.write_json(ConfusionMatrix::FILE, &confusion)?;
             }
         }
         Ok(())

@@ -9,8 +9,8 @@ use burn::tensor::Int;
 use everburn_record::attempt;
 
 use super::Trainer;
+use crate::model::batch_tensors::{BatchVisitor, visit_tensors};
 use crate::model::erased::{AnyData, AnyModel};
-use crate::model::supervised::LabeledBatch;
 use crate::seeds::mix;
 
 /// How many samples of each part are looked at: few, and more if these look wrong.
@@ -83,21 +83,19 @@ impl Trainer {
 
 /// The classes of a batch of a known type, with or without a loss of the task's own.
 fn classes_of(batch: &dyn Any) -> Option<Tensor<1, Int>> {
-    type Mixed = (
-        Tensor<4>,
-        (Tensor<1, Int>, Option<(Tensor<1, Int>, Tensor<1>)>),
-    );
-    fn labeled<const D: usize>(batch: &dyn Any) -> Option<Tensor<1, Int>> {
-        let own_loss = batch.downcast_ref::<(LabeledBatch<D>, ())>();
-        let own_loss = own_loss.map(|(batch, ())| batch);
-        let (_, classes) = batch.downcast_ref::<LabeledBatch<D>>().or(own_loss)?;
-        Some(classes.clone())
+    struct Find(Option<Tensor<1, Int>>);
+    impl BatchVisitor for Find {
+        fn float<const D: usize>(&mut self, _: &'static str, _: &Tensor<D>) {}
+
+        fn int<const D: usize>(&mut self, name: &'static str, tensor: &Tensor<D, Int>) {
+            if name == "classes" {
+                self.0 = (tensor as &dyn Any).downcast_ref().cloned();
+            }
+        }
     }
-    let mixed = || Some(batch.downcast_ref::<Mixed>()?.1.0.clone());
-    labeled::<2>(batch)
-        .or_else(|| labeled::<4>(batch))
-        .or_else(|| labeled::<3>(batch))
-        .or_else(mixed)
+    let mut find = Find(None);
+    visit_tensors(batch, &mut find);
+    find.0
 }
 
 /// At most `count` samples of a range, drawn the same each time: in steps of one width, classes in turn would look like one.

@@ -67,6 +67,7 @@ pub(super) fn too_slow(rank: usize, step: usize, took: Duration, timeout: Durati
 #[cfg(test)]
 mod tests {
     use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+    use everburn_tests::in_parallel;
 
     use super::*;
 
@@ -91,18 +92,14 @@ mod tests {
     fn a_rank_that_waits_for_a_late_one_is_not_late_itself() {
         let pause = Duration::from_millis(400);
         let begun = Instant::now();
-        let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
-        let (late, waits) = (groups.pop().unwrap(), groups.pop().unwrap());
-        let [late, waits] = std::thread::scope(|scope| {
-            let ranks = [(late, pause), (waits, Duration::ZERO)].map(|(group, pause)| {
-                scope.spawn(move || {
-                    std::thread::sleep(pause);
-                    group.all_reduce(vec![1i64], ReduceOp::Sum).wait().unwrap();
-                    busy(begun.elapsed(), &group.flight_record())
-                })
-            });
-            ranks.map(|rank| rank.join().unwrap())
+        let groups = ProcessGroup::over_threads(2, GroupOptions::default());
+        let ranks = groups.into_iter().zip([Duration::ZERO, pause]);
+        let all = in_parallel(ranks, |(group, pause)| {
+            std::thread::sleep(pause);
+            group.all_reduce(vec![1i64], ReduceOp::Sum).wait().unwrap();
+            busy(begun.elapsed(), &group.flight_record())
         });
+        let (waits, late) = (all[0], all[1]);
         assert!(late >= pause, "{late:?}");
         assert!(waits + pause / 2 < late, "{waits:?}, {late:?}");
     }

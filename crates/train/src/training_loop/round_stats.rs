@@ -198,6 +198,7 @@ impl RoundStats {
 #[cfg(test)]
 mod tests {
     use everburn_collectives::group::GroupOptions;
+    use everburn_tests::in_parallel;
 
     use super::*;
 
@@ -214,39 +215,35 @@ mod tests {
     #[test]
     fn rounds_of_unequal_length_add_up_step_by_step() {
         let groups = ProcessGroup::over_threads(3, GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                // Rank 0 has just come, rank 1 is slow.
-                let made = [0, 2, 4][group.rank()];
-                let mut round = Round::begin(
-                    1,
-                    RankStep {
-                        seconds: 0.5,
-                        waited: 0.5,
-                        ..RankStep::default()
-                    },
-                );
-                for step in 0..made {
-                    let times = RankStep {
-                        seconds: if group.rank() == 1 { 6.0 } else { 1.0 },
-                        forward: 0.25,
-                        samples: Some(4 + step),
-                        peak_memory: Some(100 * group.rank() as u64),
-                        ..RankStep::default()
-                    };
-                    round.add(sums(4 + step), times);
-                }
-                let votes = Votes {
-                    save: group.rank() == 2,
-                    ..Votes::default()
+        let all = in_parallel(groups, |group| {
+            // Rank 0 has just come, rank 1 is slow.
+            let made = [0, 2, 4][group.rank()];
+            let mut round = Round::begin(
+                1,
+                RankStep {
+                    seconds: 0.5,
+                    waited: 0.5,
+                    ..RankStep::default()
+                },
+            );
+            for step in 0..made {
+                let times = RankStep {
+                    seconds: if group.rank() == 1 { 6.0 } else { 1.0 },
+                    forward: 0.25,
+                    samples: Some(4 + step),
+                    peak_memory: Some(100 * group.rank() as u64),
+                    ..RankStep::default()
                 };
-                let layout = MetricLayout::of(&sums(1));
-                let flags = [group.rank() as f64];
-                round.send(votes, 5, layout, &group, &flags).wait().unwrap()
-            })
+                round.add(sums(4 + step), times);
+            }
+            let votes = Votes {
+                save: group.rank() == 2,
+                ..Votes::default()
+            };
+            let layout = MetricLayout::of(&sums(1));
+            let flags = [group.rank() as f64];
+            round.send(votes, 5, layout, &group, &flags).wait().unwrap()
         });
-        let all = ranks.collect::<Vec<_>>().into_iter();
-        let all = all.map(|rank| rank.join().unwrap()).collect::<Vec<_>>();
         for stats in &all {
             assert_eq!(stats, &all[0]);
         }

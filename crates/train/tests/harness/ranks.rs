@@ -1,8 +1,13 @@
 //! Ranks that are threads.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_distributed::{Connector, GradientBackend, NcclWait};
+use everburn_distributed_fake::{abilities, on_cluster};
+use everburn_nccl_fake::FakeCluster;
+use everburn_tests::in_parallel;
 use everburn_train::{Trainer, TrainingConfig};
 
 use super::run::run_directory;
@@ -14,23 +19,23 @@ pub fn on_ranks<R: Send>(
     folder: Option<&Path>,
     rank: impl Fn(Trainer) -> R + Sync,
 ) -> Vec<R> {
-    let rank = &rank;
-    std::thread::scope(|scope| {
-        let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-        let threads = groups.into_iter().map(|group| {
-            let folder = folder.filter(|_| group.rank() == 0);
-            let trainer = Trainer {
-                run: folder.map(|folder| run_directory(folder, config)),
-                ..Trainer::new(config.clone(), group)
-            };
-            scope.spawn(move || rank(trainer))
-        });
-        let threads = threads.collect::<Vec<_>>().into_iter();
-        threads.map(|thread| thread.join().unwrap()).collect()
+    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
+    in_parallel(groups, |group| {
+        let folder = folder.filter(|_| group.rank() == 0);
+        rank(Trainer {
+            run: folder.map(|folder| run_directory(folder, config)),
+            ..Trainer::new(config.clone(), group)
+        })
     })
 }
 
-/// A rank that is alone.
-pub fn alone(config: TrainingConfig) -> Trainer {
-    Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
+/// Connects a rank with a GPU of its own.
+pub fn connector(
+    cluster: &Arc<FakeCluster>,
+    rank: usize,
+    backend: GradientBackend,
+    waits: NcclWait,
+) -> Arc<Connector> {
+    let connector = Connector::new(backend, abilities(rank));
+    Arc::new(on_cluster(connector, cluster, rank, waits))
 }

@@ -3,7 +3,6 @@
 mod compare;
 #[path = "../harness/mod.rs"]
 mod harness;
-mod model_parallel;
 mod training;
 
 use std::ops::Range;
@@ -12,6 +11,7 @@ use burn::prelude::*;
 use everburn_models::gpt::{GptConfig, Positions};
 use everburn_models::mnist::MnistConfig;
 use everburn_models::resnet50::{ResNet50Config, Stem};
+use everburn_models::two_part_resnet::TwoPartResNetConfig;
 use everburn_schedules::ScheduleKind;
 use everburn_train::{Classification, NextToken, OptimizerKind};
 
@@ -61,6 +61,14 @@ fn interleaved(ranks: usize, micro_batches: &[usize]) -> Vec<Cut> {
     micro_batches.iter().map(of).collect()
 }
 
+/// One rank with a part of the model on each of this many devices.
+fn split(devices: usize) -> Cut {
+    Cut {
+        devices,
+        ..cut(1, ScheduleKind::OneForwardOneBackward, 1)
+    }
+}
+
 /// Two ranks that share each layer, and two by two along each pair of axes.
 fn meshes_of_four(kind: ScheduleKind, micro_batches: usize) -> Vec<Cut> {
     let meshes = [mesh(1, 1, 2), mesh(2, 2, 1), mesh(2, 1, 2), mesh(1, 2, 2)];
@@ -78,6 +86,7 @@ fn the_two_convolution_net_in_two_and_four_stages_by_every_schedule() {
     let config = config(20, OptimizerKind::Sgd);
     let mut cuts = each_schedule(2..5, &[1, 2, 8]);
     cuts.extend(interleaved(2, &[1, 2, 4, 8]));
+    cuts.extend([2, 3].map(split));
     cuts.extend(meshes_of_four(ScheduleKind::OneForwardOneBackward, 4));
     compare::<_, Classification<4>, _>(&model, &data, &config, &cuts);
 }
@@ -91,6 +100,7 @@ fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
     config.ddp.max_gradient_norm = Some(0.5);
     let mut cuts = each_schedule(2..5, &[1, 2, 8]);
     cuts.extend(interleaved(2, &[1, 2, 8]));
+    cuts.extend([2, 3].map(split));
     cuts.extend(meshes_of_four(ScheduleKind::ZeroBubbleH1, 2));
     cuts.push(Cut {
         mesh: mesh(2, 2, 2),
@@ -108,6 +118,7 @@ fn a_decoder_with_rotary_positions_in_eight_stages_on_four_ranks() {
     let model = drawn(gpt.init(&Device::flex()));
     let config = config(20, OptimizerKind::Sgd);
     let mut cuts = interleaved(4, &[1, 2, 8]);
+    cuts.extend([2, 3].map(split));
     cuts.extend(meshes_of_four(ScheduleKind::OneForwardOneBackward, 2));
     compare::<_, NextToken, _>(&model, &data, &config, &cuts);
 }
@@ -169,8 +180,15 @@ fn a_residual_net_in_stages_equals_the_same_micro_batches_on_one_device() {
         config.accumulate = count;
         let mut cuts = each_schedule(2..5, &[count]);
         cuts.extend(interleaved(2, &[count]));
+        if count == 1 {
+            cuts.extend([2, 3].map(split));
+        }
         compare::<_, Classification<4>, _>(&model, &data, &config, &cuts);
     }
+    let two_parts = TwoPartResNetConfig::new().with_width(4);
+    let two_parts = drawn(two_parts.init(&Device::flex()));
+    config.accumulate = 1;
+    compare::<_, Classification<4>, _>(&two_parts, &data, &config, &[split(2)]);
 }
 
 #[test]
@@ -212,10 +230,7 @@ fn a_checkpoint_of_one_cut_goes_on_in_any_other() {
     };
     let alone = go_on(None, "alone");
     assert_eq!(alone.losses.len(), 12, "two epochs of 96 samples");
-    let split = Cut {
-        devices: 2,
-        ..cut(1, two.kind, 1)
-    };
+    let split = split(2);
     for (about, name) in [
         (&split, "split"),
         (&two, "two"),
@@ -233,13 +248,15 @@ fn a_checkpoint_of_one_cut_goes_on_in_any_other() {
         );
         assert_close(&alone, &gone_on, about);
     }
-    // And one that was made of parts of layers.
-    config.epochs = 1;
-    let parts = folder.path().join("parts");
-    train_in::<_, Classification<4>, _>(&model, &data, &config, Some(&stages), &parts, false);
-    config.epochs = 2;
-    let gone_on = train_in::<_, Classification<4>, _>(&model, &data, &config, None, &parts, true);
-    assert_close(&alone, &gone_on, &stages);
+    // And one that was made of parts of layers, or on two devices.
+    for (about, name) in [(&stages, "of-parts"), (&split, "of-two-devices")] {
+        let run = folder.path().join(name);
+        config.epochs = 1;
+        train_in::<_, Classification<4>, _>(&model, &data, &config, Some(about), &run, false);
+        config.epochs = 2;
+        let gone_on = train_in::<_, Classification<4>, _>(&model, &data, &config, None, &run, true);
+        assert_close(&alone, &gone_on, about);
+    }
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_distributed::{Connector, GradientBackend, NcclWait};
-use everburn_distributed_fake::{abilities, on_cluster};
+use everburn_distributed::{GradientBackend, NcclWait};
 use everburn_nccl_fake::FakeCluster;
 use everburn_nn::{Activation, Placement, TensorParallel};
 use everburn_pipeline::Stages;
@@ -16,7 +15,7 @@ use everburn_train::{
 
 use crate::harness::config::optimizer;
 use crate::harness::parameters::parameters;
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{connector, on_ranks};
 use crate::harness::run::step_lines;
 
 pub(crate) fn config(steps: usize, kind: OptimizerKind) -> TrainingConfig {
@@ -109,7 +108,10 @@ where
     let cluster = Arc::new(FakeCluster::new(world));
     let by_nccl = cut.is_some_and(|cut| cut.nccl);
     let results = on_ranks(world, config, Some(folder), |trainer| {
-        let connector = by_nccl.then(|| connector(&cluster, trainer.group.rank()));
+        let connector = by_nccl.then(|| {
+            let (rank, waits) = (trainer.group.rank(), NcclWait::Device);
+            connector(&cluster, rank, GradientBackend::Auto, waits)
+        });
         let trainer = Trainer {
             resume,
             connector,
@@ -153,10 +155,4 @@ where
         parameters: parameters(model),
         test_loss: report.test_loss.unwrap(),
     }
-}
-
-/// Connects a rank with a GPU of its own.
-fn connector(cluster: &Arc<FakeCluster>, rank: usize) -> Arc<Connector> {
-    let connector = Connector::new(GradientBackend::Auto, abilities(rank));
-    Arc::new(on_cluster(connector, cluster, rank, NcclWait::Device))
 }

@@ -10,6 +10,7 @@ use everburn_datasets::{ImageBatcher, ImageItem, TextBatcher, TextItem};
 use everburn_models::gpt::{Gpt, GptConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
+use everburn_tests::in_parallel;
 use everburn_train::{
     Classification, DataFingerprint, MetricKind, MetricLine, NextToken, Objective, OptimizerConfig,
     RunDirectory, Supervised, Trainer, TrainingConfig, TrainingData,
@@ -97,41 +98,37 @@ where
         // The trainer ends with a test, of which nothing is asked here.
         let numbers = (0..4).collect();
         let test = Arc::new(Samples { sample, numbers });
-        let threads = ProcessGroup::over_threads(ranks, GroupOptions::default())
+        // Each rank has a copy of its own: clones would share running statistics.
+        let ranks = ProcessGroup::over_threads(ranks, GroupOptions::default())
             .into_iter()
-            .map(|group| {
-                // Each rank has a copy of its own: clones would share running statistics.
-                let (config, model) = (config.clone(), start.model.valid());
-                let (forward, planted) = (self.forward, start.planted.clone());
-                let data = TrainingData {
-                    augment: None,
-                    weigh: None,
-                    train: Arc::clone(&train) as _,
-                    test: Arc::clone(&test) as _,
-                    validation: None,
-                    batcher: Arc::clone(&self.batcher),
-                    name: self.name.to_string(),
-                    origin: "made from integers".to_string(),
-                    fingerprint: DataFingerprint::default(),
-                };
-                let run = (group.rank() == 0)
-                    .then(|| RunDirectory::create(folder.path().join("run")).unwrap());
-                std::thread::spawn(move || {
-                    let trainer = Trainer {
-                        run,
-                        ..Trainer::new(config, group)
-                    };
-                    let forward = move |model: &M, inputs| match &planted {
-                        None => forward(model, inputs),
-                        Some(planted) => forward(&planted.in_model(model), inputs),
-                    };
-                    let model = Supervised::<M, O>::new(model, forward);
-                    trainer.fit(model, &data).unwrap().0
-                })
-            })
-            .collect::<Vec<_>>();
-        let models = threads.into_iter().map(|rank| rank.join().unwrap());
-        let model = models.collect::<Vec<_>>().remove(0);
+            .map(|group| (group, start.model.valid(), start.planted.clone()));
+        let mut models = in_parallel(ranks, |(group, model, planted)| {
+            let forward = self.forward;
+            let data = TrainingData {
+                augment: None,
+                weigh: None,
+                train: Arc::clone(&train) as _,
+                test: Arc::clone(&test) as _,
+                validation: None,
+                batcher: Arc::clone(&self.batcher),
+                name: self.name.to_string(),
+                origin: "made from integers".to_string(),
+                fingerprint: DataFingerprint::default(),
+            };
+            let run = (group.rank() == 0)
+                .then(|| RunDirectory::create(folder.path().join("run")).unwrap());
+            let trainer = Trainer {
+                run,
+                ..Trainer::new(config.clone(), group)
+            };
+            let forward = move |model: &M, inputs| match &planted {
+                None => forward(model, inputs),
+                Some(planted) => forward(&planted.in_model(model), inputs),
+            };
+            let model = Supervised::<M, O>::new(model, forward);
+            trainer.fit(model, &data).unwrap().0
+        });
+        let model = models.swap_remove(0);
         let lines = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
         let lines = lines.lines();
         let lines = lines.map(|line| serde_json::from_str::<MetricLine>(line).unwrap());

@@ -50,35 +50,6 @@ fn wrong(ours: &Norms, theirs: &Norms, step: usize) -> Vec<String> {
     wrong.map(|(name, _)| name).collect()
 }
 
-/// The norms with a factor of those that `of` says.
-fn with_factor(norms: &Norms, factor: f64, of: impl Fn(&str) -> bool) -> Norms {
-    let norms = norms.iter().map(|(name, norms)| {
-        let factor = if of(name) { factor } else { 1.0 };
-        (name.clone(), norms.map(|norm| norm * factor))
-    });
-    norms.collect()
-}
-
-/// Norms of which single ones, and all, are off by little are wrong, each by its name.
-fn factors_are_seen(right: &Norms, golden: &Golden) {
-    let theirs = &golden.gradient_norms;
-    for step in [0, 1] {
-        for name in theirs.keys() {
-            let expected = std::slice::from_ref(name);
-            for factor in [1.01, 1.0 / 1.01] {
-                let found = wrong(&with_factor(right, factor, |of| of == name), theirs, step);
-                assert_eq!(found, expected, "{factor} at step {step}");
-            }
-            let found = wrong(&with_factor(right, 1.1, |of| of == name), theirs, step);
-            assert_eq!(found, expected, "1.1 at step {step}");
-        }
-        for factor in [1.001, 0.999] {
-            let found = wrong(&with_factor(right, factor, |_| true), theirs, step);
-            assert!(found.len() > theirs.len() / 2, "{factor}: {found:?}");
-        }
-    }
-}
-
 impl<M, O, I> Case<M, O, I>
 where
     M: Module + std::fmt::Display + Sync + 'static,
@@ -131,7 +102,7 @@ where
             .collect()
     }
 
-    /// Checks the norms on all numbers of ranks, and that the check is sharp.
+    /// Checks the norms on all numbers of ranks.
     fn has_gradients_of_pytorch(&self) {
         let golden = Golden::read(self.name);
         let theirs = &golden.gradient_norms;
@@ -157,7 +128,6 @@ where
                     self.name
                 );
             }
-            factors_are_seen(&ours, &golden);
         }
     }
 
@@ -232,6 +202,7 @@ fn gradients_of_gpt_nano_are_pytorchs() {
 #[test]
 fn a_factor_in_the_backward_pass_of_any_tensor_is_seen() {
     simple_cnn("simple-cnn-sgd").shows_planted_factors(2);
+    two_convolutions("two-convolutions-sgd").shows_planted_factors(1);
     mnist_bn("mnist-bn-sgd").shows_planted_factors(2);
     two_part_resnet("two-part-resnet-sgd").shows_planted_factors(1);
     gpt_nano("gpt-nano-sgd").shows_planted_factors(1);

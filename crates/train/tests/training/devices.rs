@@ -6,7 +6,6 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::prelude::*;
 use everburn_distributed::{Connector, GradientBackend, NcclWait, ShardStage};
-use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Classifier, Trainer, TrainingConfig};
@@ -14,7 +13,7 @@ use everburn_train::{Classifier, Trainer, TrainingConfig};
 use crate::harness::config::changed;
 use crate::harness::data::digits;
 use crate::harness::parameters::{filled, parameters};
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{connector, on_ranks};
 use crate::replicas::in_common;
 
 fn weights<M: Module>(model: M) -> M {
@@ -23,17 +22,6 @@ fn weights<M: Module>(model: M) -> M {
         count += 1;
         ((count * 7919 % 1009) as f32 / 504.5 - 1.0) / 8.0
     })
-}
-
-/// Connects a rank with a GPU of its own.
-pub fn connector(
-    cluster: &Arc<FakeCluster>,
-    rank: usize,
-    backend: GradientBackend,
-    waits: NcclWait,
-) -> Arc<Connector> {
-    let connector = Connector::new(backend, abilities(rank));
-    Arc::new(on_cluster(connector, cluster, rank, waits))
 }
 
 /// The connectors of ranks with a GPU each.

@@ -9,10 +9,11 @@ use everburn_train::{
     load_averaged,
 };
 
+use crate::alone;
 use crate::harness::config::changed;
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::drawn;
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 use crate::samples::in_bytes;
 
 fn images() -> Images {

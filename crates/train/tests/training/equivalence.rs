@@ -6,10 +6,11 @@ use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::{Classifier, MetricLine, OptimizerConfig, OptimizerKind, TrainingConfig};
 
+use crate::alone;
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::{difference, drawn_within, inputs, parameters};
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 use crate::harness::run::step_lines;
 use crate::replicas::in_common;
 use crate::samples::in_bytes;
@@ -123,17 +124,6 @@ fn micro_batches_and_exchange_after_the_backward_pass_change_nothing() {
             "{world_size} ranks, {accumulate} parts: {loss:e}"
         );
     }
-}
-
-#[test]
-fn adam_agrees_on_one_and_four_ranks() {
-    let config = fifty_steps(OptimizerConfig::default());
-    let config = changed(config, |config| config.steps = Some(25));
-    let model = initial_weights();
-    let (losses, _) = train_mnist(&model, 1, &config);
-    let (other_losses, _) = train_mnist(&model, 4, &config);
-    let loss = largest_relative_difference(&losses, &other_losses);
-    assert!(loss <= 1e-3, "losses differ by {loss:e}");
 }
 
 #[test]

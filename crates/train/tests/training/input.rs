@@ -9,10 +9,11 @@ use everburn_train::{
     Trainer, TrainingConfig,
 };
 
+use crate::alone;
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::drawn;
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 use crate::harness::run::{metric_lines, step_lines};
 use crate::replicas::bits;
 

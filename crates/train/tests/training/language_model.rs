@@ -1,7 +1,5 @@
 //! A decoder learns, and learns the same on one rank and on several.
 
-use std::sync::{Arc, Mutex};
-
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
@@ -12,14 +10,15 @@ use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_nn::IndexOf;
 use everburn_train::{
     Adapter, GenerationConfig, LanguageModel, LoraConfig, MaskedNextToken, MaskedTextBatch,
-    MetricLine, OptimizerConfig, OptimizerKind, Patterns, Samples, Supervised, TrainError,
-    TrainingConfig, TrainingData, whole_text,
+    MetricLine, OptimizerConfig, OptimizerKind, Patterns, Supervised, TrainError, TrainingConfig,
+    TrainingData, whole_text,
 };
 
+use crate::alone;
 use crate::harness::config::{changed, optimizer};
 use crate::harness::data::{Texts, texts, windows};
 use crate::harness::parameters::{difference, parameters};
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 use crate::harness::run::metric_lines;
 use crate::replicas::in_common;
 
@@ -158,55 +157,6 @@ fn a_short_text_is_learned_by_heart_and_written_down() {
     assert!(
         written.starts_with("own fox jumps over the lazy dog\nthe quick"),
         "{written:?}"
-    );
-}
-
-#[test]
-fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
-    let (data, vocabulary) = texts(CONTEXT);
-    let config = TrainingConfig {
-        epochs: 2,
-        steps: None,
-        batch_size: 100,
-        ..twenty_steps()
-    };
-    // Dropout draws from the generator that a careless sample would draw from too.
-    let model = GptConfig::new(vocabulary)
-        .with_context(CONTEXT)
-        .with_width(8)
-        .with_layers(1)
-        .with_heads(1)
-        .with_dropout(0.5)
-        .init(&Device::flex());
-    drop(parameters(&model));
-    let steps = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&steps);
-    let samples = Samples::new(Some(2), move |model: &LanguageModel<Gpt>, step| {
-        let generation = GenerationConfig {
-            tokens: 5,
-            temperature: 1.0,
-            seed: step as u64,
-            ..GenerationConfig::default()
-        };
-        let score = whole_text(|tokens| model.forward(tokens));
-        let drawn = generation.draw(&[0], CONTEXT, score, &Device::flex())?;
-        told.lock().unwrap().push((step, drawn));
-        Ok(None)
-    });
-    let trained = |samples| {
-        let trainer = alone(config.clone());
-        let model = LanguageModel::of_blocks(model.clone());
-        trainer.fit_and_sample(model, &data, samples).unwrap().1
-    };
-    let report = trained(Some(samples.clone()));
-    let drawn = std::mem::take(&mut *steps.lock().unwrap());
-    let at = drawn.iter().map(|(step, _)| *step).collect::<Vec<_>>();
-    // 511 windows less 30: five steps an epoch.
-    assert_eq!(report.steps, 10);
-    assert_eq!(
-        at,
-        [2, 4, 5, 6, 8, 10],
-        "each second step, and the ends of epochs"
     );
 }
 

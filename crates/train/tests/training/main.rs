@@ -38,3 +38,11 @@ mod samples;
 mod sharding;
 mod tasks;
 mod virtual_ranks;
+
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_train::{Trainer, TrainingConfig};
+
+/// A rank that is alone.
+fn alone(config: TrainingConfig) -> Trainer {
+    Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
+}

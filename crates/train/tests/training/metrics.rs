@@ -249,16 +249,28 @@ fn a_rank_without_samples_in_the_very_first_step_learns_the_names_from_the_other
 }
 
 #[test]
-fn a_metric_that_one_rank_reports_and_another_does_not_is_named_by_all() {
-    for ranks in [2, 3] {
-        let more = |rank| (rank == 1).then_some("iou");
-        let failed = train_reporting(ranks, &config(), 37, more).err().unwrap();
-        assert_eq!(failed.len(), ranks);
+fn a_metric_that_some_ranks_report_and_others_do_not_is_named_by_all() {
+    for (reports, expected) in [
+        (
+            &[false, true][..],
+            "rank 1 reports the metric `iou`, rank 0 does not: ",
+        ),
+        (
+            &[false, true, false],
+            "rank 1 reports the metric `iou`, ranks 0, 2 do not: ",
+        ),
+        (
+            &[true, false, true],
+            "ranks 0, 2 report the metric `iou`, rank 1 does not: ",
+        ),
+    ] {
+        let more = |rank: usize| reports[rank].then_some("iou");
+        let failed = train_reporting(reports.len(), &config(), 37, more);
+        let failed = failed.err().unwrap();
+        assert_eq!(failed.len(), reports.len());
         for error in failed {
-            let others = ["rank 0 does not", "ranks 0, 2 do not"][ranks - 2];
-            let expected = format!("rank 1 reports the metric `iou`, {others}: ");
             // One that has not come so far hears it from the first that has.
-            assert!(error.to_string().contains(&expected), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

@@ -15,8 +15,9 @@ use everburn_train::{
     TrainingData,
 };
 
+use crate::alone;
 use crate::harness::config::changed;
-use crate::harness::ranks::{alone, on_ranks};
+use crate::harness::ranks::on_ranks;
 
 /// What is measured of a sample, and its class.
 type Sample = ([f32; 3], i32);

@@ -6,7 +6,6 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_tests::AssertContains;
 use everburn_train::{
     AnyTask, ConfiguredTask, Loss, NoSettings, Predict, PredictionInput, Predictor, Task, TaskData,
@@ -16,6 +15,7 @@ use serde::Serialize;
 use toml::Table;
 
 use crate::harness::config::changed;
+use crate::harness::ranks::on_ranks;
 
 /// Twice a number, but NaN in place of `broken`. `short` says one prediction too few of each batch.
 #[derive(Clone, Copy)]
@@ -111,35 +111,28 @@ fn configured(task: Twice) -> Box<dyn ConfiguredTask> {
 
 /// What ranks predict that read four samples at a time; what rank 0 has written, or why it failed.
 fn predicted(ranks: usize, task: Twice, input: &PredictionInput) -> Result<String, String> {
-    let groups = ProcessGroup::over_threads(ranks, GroupOptions::default());
-    let ranks = groups.into_iter().map(|group| {
-        let input = input.clone();
-        std::thread::spawn(move || {
-            let mut task = configured(task);
-            let data = task.load().unwrap().for_training();
-            let config = changed(TrainingConfig::default(), |config| {
-                config.validation_samples = Some(5);
-            });
-            let trainer = Trainer {
-                evaluation_batch: 4,
-                device: Device::flex(),
-                ..Trainer::new(config, group)
-            };
-            let model = task.model(&trainer.device).unwrap();
-            let mut written = Vec::new();
-            let write = &mut |lines: &[u8]| {
-                written.extend_from_slice(lines);
-                Ok(())
-            };
-            let predicted = trainer.predict(&*task, &model, &data, &input, write);
-            predicted.map_err(|error| error.to_string())?;
-            assert!(trainer.group.rank() == 0 || written.is_empty());
-            Ok(String::from_utf8(written).unwrap())
-        })
+    let config = changed(TrainingConfig::default(), |config| {
+        config.validation_samples = Some(5);
     });
-    let ranks = ranks.collect::<Vec<_>>();
-    let ended = ranks.into_iter().map(|rank| rank.join().unwrap());
-    ended.collect::<Vec<_>>().swap_remove(0)
+    let mut ended = on_ranks(ranks, &config, None, |trainer| {
+        let mut task = configured(task);
+        let data = task.load().unwrap().for_training();
+        let trainer = Trainer {
+            evaluation_batch: 4,
+            ..trainer
+        };
+        let model = task.model(&trainer.device).unwrap();
+        let mut written = Vec::new();
+        let write = &mut |lines: &[u8]| {
+            written.extend_from_slice(lines);
+            Ok(())
+        };
+        let predicted = trainer.predict(&*task, &model, &data, input, write);
+        predicted.map_err(|error| error.to_string())?;
+        assert!(trainer.group.rank() == 0 || written.is_empty());
+        Ok(String::from_utf8(written).unwrap())
+    });
+    ended.swap_remove(0)
 }
 
 fn doubled(numbers: impl Iterator<Item = u32>) -> String {

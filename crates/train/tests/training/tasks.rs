@@ -9,7 +9,6 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::prelude::*;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::ShardStage;
 use everburn_tests::AssertContains;
 use everburn_train::{
@@ -20,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::harness::config::changed;
+use crate::harness::parameters::parameters;
+use crate::harness::ranks::on_ranks;
 use crate::harness::run::metric_lines;
 
 /// A weight, of which the gradient is one for each sample.
@@ -146,27 +147,20 @@ fn begin_or_resume(
     run: Option<&RunDirectory>,
     resume: bool,
 ) -> Vec<Trained> {
-    let groups = ProcessGroup::over_threads(settings.len(), GroupOptions::default());
-    std::thread::scope(|scope| {
-        let ranks = groups.into_iter().zip(settings).map(|(group, settings)| {
-            scope.spawn(move || {
-                let mut task = configured(settings);
-                let data = task.load().unwrap().for_training();
-                let trainer = Trainer {
-                    device: Device::flex(),
-                    run: run.filter(|_| group.rank() == 0).cloned(),
-                    task: Some(task.shared()),
-                    resume,
-                    ..Trainer::new(config.clone(), group)
-                };
-                let model = task.model(&trainer.device).unwrap();
-                let (model, report) = trainer.fit(model, &data)?;
-                let weight = crate::harness::parameters::parameters(&model).concat();
-                Ok((weight[0], report))
-            })
-        });
-        let ranks = ranks.collect::<Vec<_>>().into_iter();
-        ranks.map(|rank| rank.join().unwrap()).collect()
+    on_ranks(settings.len(), config, None, |trainer| {
+        let rank = trainer.group.rank();
+        let mut task = configured(settings[rank]);
+        let data = task.load().unwrap().for_training();
+        let trainer = Trainer {
+            run: run.filter(|_| rank == 0).cloned(),
+            task: Some(task.shared()),
+            resume,
+            ..trainer
+        };
+        let model = task.model(&trainer.device).unwrap();
+        let (model, report) = trainer.fit(model, &data)?;
+        let weight = parameters(&model).concat();
+        Ok((weight[0], report))
     })
 }
 

@@ -23,10 +23,10 @@ pub(super) struct FolderConfig {
     /// The height and width to which images are scaled, in pixels; the model or the data decide them if absent.
     pub(super) size: Option<Sides>,
     /// Color or grey.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "crate::tasks::is_default")]
     pub(super) channels: Channels,
     /// How a residual net begins.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "crate::tasks::is_default")]
     pub(super) stem: StemChoice,
     /// The mean of red, green and blue, from 0 to 1; ImageNet's if absent.
     pub(super) mean: Option<[f64; 3]>,
@@ -38,10 +38,6 @@ pub(super) struct FolderConfig {
     /// The names of the classes; the data decide them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) classes: Vec<String>,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 impl FolderConfig {

@@ -1,5 +1,7 @@
 //! The images that a model is built for: by the data, the settings and what the model takes.
 
+use std::fmt;
+
 use everburn_datasets::{DataKind, LoadedRgb, RgbItem};
 use everburn_models::resnet50::Stem;
 use everburn_train::TaskError;
@@ -92,13 +94,11 @@ impl StemChoice {
             Self::Auto | Self::Large => Stem::ImageNet,
         }
     }
+}
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Small => "small",
-            Self::Large => "large",
-        }
+impl fmt::Display for StemChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -170,9 +170,7 @@ impl<M: ImageModel> ImageFolders<M> {
     /// Which settings make images and a model of one size fit each other.
     fn size_help(&self, config: &ImageFoldersConfig, only: usize) -> String {
         let [height, width] = self.size(config);
-        let sections = self.architecture.sections().iter();
-        let section = sections.copied().find(|section| *section != "data");
-        match section {
+        match self.section() {
             Some(section) if height == width => format!(
                 "set data.size={only}; or, for a model of new weights, {section}.image_size={height} as well as data.size={height}"
             ),
@@ -185,14 +183,13 @@ impl<M: ImageModel> ImageFolders<M> {
         if choice == StemChoice::Auto {
             return Ok(());
         }
-        let name = choice.name();
         match self.architecture.stem(&config.models)? {
             OwnStem::None => Err(TaskError::new(format!(
-                "data.stem is {name}, and this model has no stem: only residual nets have one"
+                "data.stem is {choice}, and this model has no stem: only residual nets have one"
             ))
             .with_help("leave data.stem away")),
             OwnStem::Only(own) if own != choice.stem() => Err(TaskError::new(format!(
-                "data.stem is {name}, and the section of the model has the stem {own:?}"
+                "data.stem is {choice}, and the section of the model has the stem {own:?}"
             ))
             .with_help("leave one of the two away")),
             _ => Ok(()),

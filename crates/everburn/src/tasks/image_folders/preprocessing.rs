@@ -5,13 +5,10 @@ use std::path::Path;
 use everburn_train::TaskError;
 use serde_json::{Value, json};
 
-use crate::tasks::json_keys::Keys;
+use crate::tasks::json_keys::{Keys, read_json};
 
 /// The file of a pretrained model's folder that says it.
 const FILE: &str = "preprocessor_config.json";
-
-/// The longest such file that is read, in bytes.
-const LONGEST: u64 = 1 << 20;
 
 /// What a folder says of images.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -30,18 +27,10 @@ impl Preprocessing {
     /// # Errors
     /// The key that is wrong, or asks for what images here do not go through.
     pub(super) fn read(folder: &Path, channels: usize) -> Result<Self, TaskError> {
-        let path = folder.join(FILE);
-        if !path.exists() {
-            return Ok(Self::default());
+        match read_json(folder, FILE)? {
+            None => Ok(Self::default()),
+            Some(json) => Self::of(&json, channels),
         }
-        let size = std::fs::metadata(&path)?.len();
-        let wrong = |reason: String| TaskError::new(format!("{FILE}: {reason}"));
-        if size > LONGEST {
-            return Err(wrong(format!("it has {size} bytes, and at most {LONGEST}")));
-        }
-        let text = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
-        let json = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
-        Self::of(&json, channels)
     }
 
     fn of(json: &Value, channels: usize) -> Result<Self, TaskError> {

@@ -164,10 +164,8 @@ impl<M: ImageModel> ImageFolders<M> {
             _ if only_test => Some(other.help_of_test()),
             None => None,
             Some(head) => {
-                let sections = self.architecture.sections().iter();
-                let section = sections.copied().find(|section| *section != "data");
                 // Nobody can know whether a pretrained model or a flag has said it.
-                let leave_out = match section.filter(|_| set) {
+                let leave_out = match self.section().filter(|_| set) {
                     Some(section) => {
                         format!("leave {section}.classes out if it was set: the data decide it; ")
                     }

@@ -9,15 +9,13 @@ use serde_json::{Value, json};
 use super::options::TextOptions;
 use super::special_tokens::SpecialTokens;
 use super::{DataConfig, PretrainedDecoder, Text, TextConfig, numbers};
+use crate::tasks::json_keys::read_json;
 
 /// The most tokens of a window for a pretrained model, unless the user says otherwise.
 const PRETRAINED_WINDOW: usize = 1024;
 
 /// The file by which transformers know how a model writes.
 const GENERATION: &str = "generation_config.json";
-
-/// The longest such file, in bytes.
-const LONGEST_GENERATION: u64 = 1 << 20;
 
 impl<C: PretrainedDecoder> Pretrained for Text<C> {
     fn adopt(
@@ -35,7 +33,7 @@ impl<C: PretrainedDecoder> Pretrained for Text<C> {
         };
         let own = numbers::to_section(&numbers)?;
         let folder = std::path::absolute(folder)?;
-        let generation = read_generation(&folder)?;
+        let generation = read_json(&folder, GENERATION)?;
         Ok(Some(TextConfig {
             data: DataConfig::default(),
             text: TextOptions {
@@ -122,19 +120,4 @@ impl TextConfig {
 /// A JSON file.
 fn bytes_of(json: &Value) -> Vec<u8> {
     format!("{json:#}\n").into_bytes()
-}
-
-/// What a folder says of how its model writes.
-fn read_generation(folder: &Path) -> Result<Option<Value>, TaskError> {
-    let path = folder.join(GENERATION);
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let wrong = |reason: String| TaskError::new(format!("{GENERATION}: {reason}"));
-    let size = std::fs::metadata(&path)?.len();
-    if size > LONGEST_GENERATION {
-        return Err(wrong(format!("it has {size} bytes, which no model's has")));
-    }
-    let json = serde_json::from_slice(&std::fs::read(&path)?);
-    json.map(Some).map_err(|error| wrong(error.to_string()))
 }

@@ -13,7 +13,7 @@ use crate::error::TrainError;
 const CHUNK: usize = 1 << 20;
 
 /// What ranks tell each other of a state: its type and shape.
-type Form = (String, Vec<usize>);
+type Form = (DType, Vec<usize>);
 
 /// The mean of `own` over the ranks that have a state, by name. Whole numbers (of steps, say) become the
 /// largest. Every rank calls it, and all are given the same bits; and how many bytes it has handed to the exchange.
@@ -29,7 +29,7 @@ pub(crate) fn mean(
     };
     let mut own = own.into_iter().collect::<BTreeMap<_, _>>();
     let forms = own.iter().map(|(name, data)| {
-        let form: Form = (format!("{:?}", data.dtype()), data.shape().to_vec());
+        let form: Form = (data.dtype(), data.shape().to_vec());
         (name, form)
     });
     let all =
@@ -51,7 +51,7 @@ pub(crate) fn mean(
     for (name, ((dtype, shape), ranks)) in &known {
         let length = shape.iter().product::<usize>();
         let data = own.remove(name);
-        match is_float(dtype) {
+        match dtype.is_float() {
             true => match data {
                 Some(data) => floats.extend(data.iter::<f32>().map(|v| v / *ranks as f32)),
                 None => floats.extend(std::iter::repeat_n(0.0, length)),
@@ -70,37 +70,14 @@ pub(crate) fn mean(
     let (mut floats, mut whole) = (floats.as_slice(), whole.as_slice());
     let mut take = |((dtype, shape), _): &(Form, usize)| {
         let length = shape.iter().product::<usize>();
-        let data = match is_float(dtype) {
+        let data = match dtype.is_float() {
             true => TensorData::new(split(&mut floats, length), shape.as_slice()),
             false => TensorData::new(split(&mut whole, length), shape.as_slice()),
         };
-        let dtype = TYPES.iter().find(|known| format!("{known:?}") == *dtype);
-        let dtype = dtype.ok_or_else(|| wrong(&format!("numbers of type {dtype:?}")))?;
-        Ok::<_, TrainError>(data.convert_dtype(*dtype))
+        data.convert_dtype(*dtype)
     };
-    let mean = known
-        .iter()
-        .map(|(name, form)| Ok((name.clone(), take(form)?)));
-    Ok((mean.collect::<Result<_, TrainError>>()?, bytes as u64))
-}
-
-/// The types that states have.
-const TYPES: [DType; 8] = [
-    DType::F64,
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
-    DType::U64,
-    DType::U32,
-];
-
-fn is_float(dtype: &str) -> bool {
-    let floats = TYPES.iter().filter(|known| known.is_float());
-    floats
-        .into_iter()
-        .any(|known| format!("{known:?}") == dtype)
+    let mean = known.iter().map(|(name, form)| (name.clone(), take(form)));
+    Ok((mean.collect(), bytes as u64))
 }
 
 fn split<T: Clone>(values: &mut &[T], length: usize) -> Vec<T> {
@@ -112,29 +89,27 @@ fn split<T: Clone>(values: &mut &[T], length: usize) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use everburn_collectives::group::GroupOptions;
+    use everburn_tests::in_parallel;
 
     use super::*;
 
     #[test]
     fn floats_are_averaged_over_those_who_have_them_and_counts_become_the_largest() {
         let groups = ProcessGroup::over_threads(3, GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                let rank = group.rank();
-                let moment = TensorData::from([rank as f32, 6.0 * rank as f32]);
-                let steps = TensorData::new(vec![10 + rank as i64], [0; 0]);
-                let mut own = vec![
-                    ("a.moment".to_string(), moment),
-                    ("a.steps".to_string(), steps),
-                ];
-                if rank == 1 {
-                    own.clear(); // it has just come
-                }
-                mean(own, &group).unwrap()
-            })
+        let means = in_parallel(groups, |group| {
+            let rank = group.rank();
+            let moment = TensorData::from([rank as f32, 6.0 * rank as f32]);
+            let steps = TensorData::new(vec![10 + rank as i64], [0; 0]);
+            let mut own = vec![
+                ("a.moment".to_string(), moment),
+                ("a.steps".to_string(), steps),
+            ];
+            if rank == 1 {
+                own.clear(); // it has just come
+            }
+            mean(own, &group).unwrap()
         });
-        for found in ranks.collect::<Vec<_>>() {
-            let (found, bytes) = found.join().unwrap();
+        for (found, bytes) in means {
             assert_eq!(bytes, 2 * 4 + 8);
             assert_eq!(
                 found[0],
@@ -148,14 +123,12 @@ mod tests {
     #[test]
     fn states_of_other_shapes_are_an_error_on_all_ranks() {
         let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                let own = TensorData::new(vec![1.0f32; 1 + group.rank()], [1 + group.rank()]);
-                mean(vec![("a.moment".to_string(), own)], &group)
-            })
+        let means = in_parallel(groups, |group| {
+            let own = TensorData::new(vec![1.0f32; 1 + group.rank()], [1 + group.rank()]);
+            mean(vec![("a.moment".to_string(), own)], &group)
         });
-        for rank in ranks.collect::<Vec<_>>() {
-            let error = rank.join().unwrap().unwrap_err().to_string();
+        for mean in means {
+            let error = mean.unwrap_err().to_string();
             assert!(error.contains("`a.moment` of rank 1"), "{error}");
         }
     }

@@ -58,22 +58,6 @@ impl OptimizerKind {
         Self::RmsProp,
     ];
 
-    /// Its name in flags and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Adam => "adam",
-            Self::AdamW => "adam-w",
-            Self::Sgd => "sgd",
-            Self::AdaGrad => "adagrad",
-            Self::Adafactor => "adafactor",
-            Self::Adan => "adan",
-            Self::Lamb => "lamb",
-            Self::Lion => "lion",
-            Self::Muon => "muon",
-            Self::RmsProp => "rmsprop",
-        }
-    }
-
     /// Its settings besides the learning rate and the weight decay.
     ///
     /// ```
@@ -134,19 +118,20 @@ impl OptimizerKind {
 
     /// The names of the `wanted` ones: `sgd, adam and lion`.
     pub(crate) fn list(wanted: impl Fn(Self) -> bool) -> String {
-        let mut names = Self::ALL.into_iter().filter(|kind| wanted(*kind));
-        let names = names.by_ref().map(Self::name).collect::<Vec<_>>();
+        let wanted = Self::ALL.into_iter().filter(|kind| wanted(*kind));
+        let names = wanted.map(|kind| kind.to_string()).collect::<Vec<_>>();
         match names.as_slice() {
             [] => "none".to_string(),
-            [only] => (*only).to_string(),
+            [only] => only.clone(),
             [first @ .., last] => format!("{} and {last}", first.join(", ")),
         }
     }
 }
 
+/// Its name in flags and files.
 impl fmt::Display for OptimizerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        self.serialize(f)
     }
 }
 

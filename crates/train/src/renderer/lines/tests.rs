@@ -1,6 +1,28 @@
 //! Tests of `lines`.
 
+use std::sync::{Arc, Mutex};
+
 use super::*;
+
+/// What was written.
+#[derive(Clone, Default)]
+pub(in crate::renderer) struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    pub(in crate::renderer) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
 
 #[test]
 fn a_bar_fits_a_terminal() {
@@ -51,23 +73,12 @@ fn a_line_has_the_rate_since_the_one_before_and_the_last_one_the_mean() {
 
 #[test]
 fn a_line_is_not_written_twice_where_a_limit_of_steps_ends_the_split() {
-    #[derive(Clone, Default)]
-    struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-    impl Write for Shared {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let written = Shared::default();
+    let written = Written::default();
     let mut lines = Lines::new(Box::new(written.clone()));
     lines.start(3, 1, None, None);
     lines.start_split("train", 100);
     lines.processed = 64;
     lines.write_line(false);
     lines.end_split();
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(text, "epoch 1/3  train  64/100\n");
+    assert_eq!(written.text(), "epoch 1/3  train  64/100\n");
 }

@@ -7,8 +7,8 @@ use everburn_nccl_fake::FakeCluster;
 use everburn_train::TrainingConfig;
 
 use super::{Job, config, failed, folder, model, sound};
-use crate::devices::connector;
-use crate::harness::ranks::alone;
+use crate::alone;
+use crate::harness::ranks::connector;
 
 /// Without logical shards, which are added up in host memory.
 fn plain() -> TrainingConfig {

@@ -29,9 +29,9 @@ use everburn_train::{
     TrainingConfig, TrainingData, TrainingReport,
 };
 
+use crate::alone;
 use crate::harness::data::{Images, digits};
 use crate::harness::parameters::drawn;
-use crate::harness::ranks::alone;
 use crate::harness::run::run_directory;
 
 /// No test waits as long as this.

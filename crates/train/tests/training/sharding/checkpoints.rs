@@ -1,5 +1,6 @@
 //! Checkpoints do not depend on how a run is sharded.
 
+use super::training::try_train;
 use super::*;
 
 #[test]

@@ -16,9 +16,8 @@ use everburn_train::{
 
 use super::images;
 use super::training::{adam_w, with};
-use crate::devices::connector;
 use crate::harness::parameters::{drawn, filled, parameters};
-use crate::harness::ranks::on_ranks;
+use crate::harness::ranks::{connector, on_ranks};
 use crate::harness::run::step_lines;
 
 const RANKS: usize = 3;

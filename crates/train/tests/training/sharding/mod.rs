@@ -9,10 +9,9 @@ use everburn_distributed::{HeldBytes, ShardStage};
 use everburn_models::gpt::{GptConfig, Positions};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
-use everburn_tests::AssertContains;
 use everburn_train::{Classification, NextToken, OptimizerKind, Precision};
 
-use self::training::{STAGES, adam_w, assert_close, assert_within, train, try_train, with};
+use self::training::{STAGES, adam_w, assert_close, assert_within, train, with};
 use crate::harness::config::changed;
 use crate::harness::data::{Images, digits, texts};
 use crate::harness::parameters::{drawn, parameters};
@@ -221,17 +220,6 @@ fn a_step_that_overflows_f16_on_one_rank_updates_no_slices_of_any() {
             assert_within(1e-2, &cut, &plain, &what);
         }
     }
-}
-
-#[test]
-fn what_does_not_go_together_is_refused() {
-    let (model, data, folder) = (net(), images(60), tempfile::tempdir().unwrap());
-    let mut config = with(&adam_w(2), Some(ShardStage::Gradients));
-    config.virtual_ranks = Some(2);
-    let trained =
-        try_train::<_, Classification<4>, _>(&model, &data, &config, 2, folder.path(), false);
-    let error = trained.err().unwrap().to_string();
-    error.assert_contains(["`training.virtual_ranks = 2`"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use everburn_record::task_method;
 
 use super::*;
-use crate::harness::ranks::alone;
+use crate::alone;
 
 /// Notes in which of its methods it is, and what the report of a panic in its loss would have.
 #[derive(Clone, Default)]
