@@ -66,6 +66,7 @@ pub fn heartbeats(bytes: &[u8]) {
     let monitor = HeartbeatMonitor {
         heartbeat,
         thread: None,
+        report: std::sync::Mutex::default(),
     };
     for status in monitor.statuses() {
         shown(&status.note);

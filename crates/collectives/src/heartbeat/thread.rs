@@ -86,7 +86,7 @@ pub(super) struct State {
     /// By member.
     pub(super) peers: Vec<Peer>,
     /// When the store last answered: beats that came later are not known of.
-    answered: Instant,
+    pub(super) answered: Instant,
     /// The first member of the next poll for new beats.
     next_newcomer: usize,
     /// While the thread sleeps, until when.
