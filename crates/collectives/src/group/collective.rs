@@ -137,6 +137,7 @@ impl<'a> Collective<'a> {
             outstanding.retain(|other| *other != rank);
             take(peer, part);
         }
+        self.core.set_waiting_for(&[]);
         Ok(())
     }
 

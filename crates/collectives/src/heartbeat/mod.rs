@@ -27,6 +27,7 @@ mod thread;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -46,6 +47,9 @@ use crate::sync::lock;
 
 /// How long a drop waits for the thread. If the store does not answer, the thread ends later by itself.
 const DROP_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// How long a report that is made in the background is waited for: the others have 3 s to answer.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The options of a [`HeartbeatMonitor`]; the same on all ranks.
 ///
@@ -150,8 +154,8 @@ pub enum HeartbeatError {
 pub struct HeartbeatMonitor {
     heartbeat: Arc<Heartbeat>,
     thread: Option<JoinHandle<()>>,
-    /// The thread of the newest report that is made in the background.
-    report: Mutex<Option<JoinHandle<()>>>,
+    /// Closed by the thread of the newest report that is made in the background.
+    report: Mutex<Option<Receiver<()>>>,
 }
 
 impl HeartbeatMonitor {
@@ -264,13 +268,13 @@ impl HeartbeatMonitor {
         }
     }
 
-    /// Waits until the newest report that is made [in the background](Self::report_in_background) is shown: 3 s and the time
-    /// that `show` takes, at most. A process that ends before that takes it along.
+    /// Waits until the newest report that is made [in the background](Self::report_in_background) is shown, for 5 s at most. A
+    /// process that ends before that takes it along.
     pub fn finish_report(&self) {
         let making = lock(&self.report).take();
         if let Some(making) = making {
-            // An error would be a panic, which has printed its message.
-            let _ = making.join();
+            // It sends nothing: its end closes the channel.
+            let _ = making.recv_timeout(REPORT_TIMEOUT);
         }
     }
 }

@@ -5,7 +5,7 @@ mod known;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use self::gathering::{Asking, Gathered, gather};
@@ -193,25 +193,31 @@ pub(super) fn report(
 }
 
 /// The same, beside what this rank does next. Of the ranks of a machine the first one asks the others, and shows the report.
-/// The thread ends within a few seconds, also where the store does not answer.
+/// The thread ends within a few seconds, also where the store does not answer, and closes what is returned.
 pub(super) fn report_in_background(
     heartbeat: &Arc<Heartbeat>,
     error: &CollectiveError,
     log_of: impl Fn(usize) -> Option<PathBuf> + Send + 'static,
     show: impl FnOnce(&HangReport) + Send + 'static,
-) -> Option<JoinHandle<()>> {
+) -> Option<Receiver<()>> {
     let hang = Arc::new(Hang::of(heartbeat, error)?);
     let asking = heartbeat.clone();
+    let (at_work, ends) = mpsc::channel::<()>();
     let started = runtime::spawn("everburn-report", move || {
+        let _at_work = at_work;
         let gathered = gather(&asking, &hang, Asking::FirstOfMachine);
         if gathered.is_printed_here {
             show(&hang.report(&asking, gathered, &log_of));
         }
     });
-    started.unwrap_or_else(|error| {
-        tracing::warn!("the hang is not reported: {error}");
-        None
-    })
+    match started {
+        // A simulated one is waited for by nobody.
+        Ok(thread) => thread.map(|_| ends),
+        Err(error) => {
+            tracing::warn!("the hang is not reported: {error}");
+            None
+        }
+    }
 }
 
 /// A hang, as this rank sees it before it has asked the others.

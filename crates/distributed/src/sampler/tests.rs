@@ -11,7 +11,7 @@ fn config(num_samples: usize, batch_size: usize) -> SamplerConfig {
 
 #[test]
 fn every_sample_is_read_once_in_the_same_global_batch_on_any_number_of_ranks() {
-    for num_samples in [0, 1, 6, 7, 50, 101] {
+    for num_samples in [0_usize, 1, 6, 7, 50, 101] {
         for batch_size in [7, 8, 20, 200] {
             let global_batches = |world_size: usize| {
                 let mut global = vec![Vec::new(); num_samples.div_ceil(batch_size)];

@@ -140,8 +140,7 @@ fn collect(heartbeat: &Heartbeat, hang: &Hang) -> Vec<RankReport> {
     // This rank does not follow the beats of all: whether they still come shows in the next interval.
     let watches = |rank: &usize| heartbeat.watches(followed.members[*rank]);
     let left = ANSWERS.saturating_sub(runtime::elapsed(begin));
-    // In a large group those that watch them have found out. Ranks that join the next round much later than others
-    // would be expelled.
+    // In a large group those that watch them have found out.
     let beats = if most || silent.iter().all(watches) {
         before.clone()
     } else {

@@ -31,9 +31,10 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn now(heartbeat: &Heartbeat, followed: &Followed) -> Self {
         let members = followed.members.iter();
+        let answered = lock(&heartbeat.state).answered;
         Self {
             beats: last_beats(heartbeat, followed),
-            answered: lock(&heartbeat.state).answered,
+            answered,
             silent_for: members
                 .map(|member| heartbeat.silence_of(*member))
                 .collect(),
@@ -52,8 +53,11 @@ impl Known {
         let before = self.beats.iter().zip(&self.silent_for);
         for (rank, (beat, silent_for)) in before.enumerate() {
             let is_unchanged = beat.counter() == now.beats[rank].counter();
-            if is_unchanged && now.store_silent_for.is_none() {
-                now.silent_for[rank] = silent_for.map(|silence| silence + since);
+            if is_unchanged
+                && now.store_silent_for.is_none()
+                && let Some(silence) = silent_for
+            {
+                now.silent_for[rank] = Some(*silence + since);
             }
         }
         Self {
