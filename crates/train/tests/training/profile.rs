@@ -1,7 +1,8 @@
-//! Planted faults, each of which a profile names first: a slow loader, a needless copy in a layer.
+//! Three planted faults, each of which a profile names first: a slow loader, a slow rank, a needless copy in a layer.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use burn::module::Module;
@@ -45,6 +46,10 @@ fn config() -> TrainingConfig {
     }
 }
 
+fn mlp() -> Mlp {
+    MlpConfig::new().init(&Device::flex())
+}
+
 /// Trains on a recorder, which writes into `folder`.
 fn profile<M: Module + std::fmt::Display + Sync + 'static>(
     trainer: Trainer,
@@ -63,14 +68,16 @@ fn profile<M: Module + std::fmt::Display + Sync + 'static>(
     recorder.finish().write(&folder.join(FOLDER)).unwrap();
 }
 
-/// Two ranks, each with the data that it is given by its number.
-fn two_ranks(data: fn(usize) -> Images) -> (tempfile::TempDir, Results) {
+/// Two ranks, each with what it is given by its number.
+fn two_ranks(
+    model: fn(usize) -> Classifier<Mlp, 4>,
+    data: fn(usize) -> Images,
+) -> (tempfile::TempDir, Results) {
     let folder = tempfile::tempdir().unwrap();
     on_ranks(2, &config(), None, |trainer| {
         let rank = trainer.group.rank();
         let recorder = Recorder::new(Facts::default());
-        let model = Classifier::<Mlp, 4>::of_blocks(MlpConfig::new().init(&Device::flex()));
-        profile(trainer, model, &data(rank), &recorder, folder.path());
+        profile(trainer, model(rank), &data(rank), &recorder, folder.path());
     });
     let results = write_results(folder.path(), &[]).unwrap();
     (folder, results)
@@ -93,11 +100,14 @@ fn planted(findings: &[Finding]) -> &Finding {
 
 #[test]
 fn a_slow_loader_is_named_first() {
-    // Ten samples per step.
-    let (_folder, results) = two_ranks(|rank| match rank {
-        1 => data(HELD_UP / 10),
-        _ => data(Duration::ZERO),
-    });
+    let (_folder, results) = two_ranks(
+        |_| Classifier::of_blocks(mlp()),
+        |rank| {
+            // Ten samples per step.
+            let each = HELD_UP / 10;
+            data(if rank == 1 { each } else { Duration::ZERO })
+        },
+    );
     let first = planted(&results.findings);
     let all = told(&results.findings);
     assert_eq!(
@@ -110,6 +120,38 @@ fn a_slow_loader_is_named_first() {
         "of rank 1's step waits for data",
         "raise `training.input.workers`",
     ]);
+}
+
+#[test]
+fn a_rank_that_works_longer_is_named_first() {
+    let (_folder, results) = two_ranks(
+        |rank| {
+            Classifier::new(mlp(), move |model: &Mlp, images| {
+                if rank == 1 {
+                    thread::sleep(HELD_UP);
+                }
+                model.forward(images)
+            })
+        },
+        |_| data(Duration::ZERO),
+    );
+    let first = planted(&results.findings);
+    let all = told(&results.findings);
+    assert_eq!(
+        (first.kind, first.rank),
+        (FindingKind::SlowRank, Some(1)),
+        "{all}"
+    );
+    assert!(first.text.contains("mostly in its forward phase"), "{all}");
+    // The other one is not found to communicate too much because it waits.
+    let exchange = results
+        .findings
+        .iter()
+        .find(|finding| finding.kind == FindingKind::Exchange);
+    assert!(
+        exchange.is_none_or(|finding| finding.share < first.share),
+        "{all}"
+    );
 }
 
 /// A network whose second layer looks at its numbers in host memory.
@@ -247,7 +289,7 @@ fn convolutions_of_burns_own_are_told_and_those_of_ours_are_not() {
 
 #[test]
 fn a_step_is_the_sum_of_its_phases_and_its_passes_that_of_its_layers() {
-    let (folder, results) = two_ranks(|_| data(Duration::ZERO));
+    let (folder, results) = two_ranks(|_| Classifier::of_blocks(mlp()), |_| data(Duration::ZERO));
     assert_eq!(results.analysis.steps + results.analysis.left_out, STEPS);
     for rank in &results.analysis.ranks {
         let sum: f64 = rank.phases.iter().map(|cost| cost.seconds).sum();
