@@ -133,6 +133,24 @@ fn what_is_frozen_keeps_its_bits_and_the_rest_learns_on_ranks_and_after_a_checkp
 }
 
 #[test]
+fn a_group_of_no_parameter_is_refused_before_the_first_step() {
+    let (model, data) = (net(), images());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mut none = config(1, of(OptimizerKind::Adam));
+    none.optimizer.groups.push(ParameterGroup {
+        frozen: Some(true),
+        ..group("fc3.*")
+    });
+    let trained = try_train::<_, Classification<4>, _>(&model, &data, &none, 2, path, false);
+    let error = trained.err().unwrap().to_string();
+    let lines = std::fs::read_to_string(path.join("metrics.jsonl"));
+    assert!(lines.unwrap_or_default().is_empty(), "a step was made");
+    assert!(error.contains("`match = \"fc3.*\"`"), "{error}");
+    assert!(error.contains("matches no parameter"), "{error}");
+}
+
+#[test]
 fn a_checkpoint_of_other_groups_is_refused() {
     let (model, data) = (net(), images());
     let folder = tempfile::tempdir().unwrap();
