@@ -46,13 +46,14 @@ fn flags_that_cannot_be_are_named_with_what_to_do() {
 fn what_the_named_optimizer_has_not_is_refused_before_anything_is_started() {
     assert_refused(
         "mlp",
-        "
+        r#"
         --optimizer adam --momentum 0.9 | `momentum` is no setting of adam | sgd, muon and rmsprop
         --optimizer lion --set optimizer.epsilon=1e-6 | `epsilon` is no setting of lion
         --set optimizer.momentums=0.9 | momentums
         --optimizer muon --shard optimizer --ranks 2 | --optimizer muon and --shard optimizer do not go together
         --optimizer lamb --mesh tensor=2 --ranks 2 | --optimizer lamb and layers that several ranks share
-        ",
+        --ranks 2 --set optimizer.groups=[{match="layers.3.*",frozen=true}] | match = "layers.3.*" | matches no parameter | the nearest is
+        "#,
     );
 }
 
