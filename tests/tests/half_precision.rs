@@ -17,8 +17,11 @@ fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
     assert_eq!(run.number("steps"), 16.0);
     let expected = [&[65_536.0; 2][..], &[32_768.0; 14]].concat();
     assert_eq!(run.values("step", "loss_scale"), expected, "{ended}");
+    let expected = [&[0.0; 2][..], &[1.0; 14]].concat();
+    assert_eq!(run.values("step", "skipped_steps"), expected, "{ended}");
     let events = run.text("events.jsonl");
-    assert!(events.contains("step 3 is skipped"), "{ended}");
+    let skip = "step 3 is skipped: a gradient is too large for f16; the loss scale falls from 65536 to 32768";
+    assert_eq!(events.matches(skip).count(), 1, "{events}");
     assert!(run.text("config.toml").contains("precision = \"f16\""));
 
     // Another epoch with the scale that the run had come to, and what it was measured by is f16 again.
