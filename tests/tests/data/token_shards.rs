@@ -74,7 +74,10 @@ fn a_decoder_trains_on_files_of_tokens_on_any_ranks_goes_on_and_writes() {
     one.prints(["sample after step 4:"]);
     let whole = hashes(here, "one");
     assert_eq!(whole.lines().count(), 8);
-    train(here, "two", &["--steps", "8", "--ranks", "2"]).succeeded();
+    let flags = ["--steps", "8", "--ranks", "2", "--sample-every", "4"];
+    let two = train(here, "two", &flags).succeeded();
+    let samples = two.stdout.matches("sample after step 4:").count();
+    assert_eq!(samples, 1, "rank 0 alone: {two}");
     assert_eq!(hashes(here, "two"), whole, "the same order on two ranks");
 
     // On from a checkpoint, on another number of ranks.
