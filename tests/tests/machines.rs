@@ -130,7 +130,7 @@ fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
 
 #[test]
 fn ranks_started_by_hand_train_together() {
-    let (folder, ended) = both(|folder, rank, port| rank_by_hand(folder, rank, port));
+    let (folder, ended) = both(rank_by_hand);
     for (rank, ended) in ended.map(Ended::succeeded).iter().enumerate() {
         ended.warns([&format!(
             "rank {rank} of 2 (RANK, WORLD_SIZE), started by hand"
