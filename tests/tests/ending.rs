@@ -190,11 +190,12 @@ fn sigterm_at_the_launcher_stops_all_ranks_after_their_step_and_the_run_can_be_r
     assert!(report["test_accuracy"].is_number(), "{report:#}");
 }
 
-/// As `--signal=USR1@90` of Slurm sends it, or submitit.
+/// USR1 as `--signal=USR1@90` of Slurm sends it, or submitit.
 #[test]
-fn sigusr1_and_sigusr2_at_the_launcher_or_a_single_process_stop_after_the_step() {
+fn other_signals_at_the_launcher_or_a_single_process_stop_after_the_step() {
     stops_cleanly(2, Signal::USR1, 128 + 10);
     stops_cleanly(1, Signal::USR2, 130);
+    stops_cleanly(1, Signal::TERM, 130);
 }
 
 #[test]
