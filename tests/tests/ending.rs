@@ -235,6 +235,23 @@ fn a_run_that_ends_within_an_epoch_counts_it_as_its_progress_did() {
 }
 
 #[test]
+fn a_training_that_diverges_with_finite_losses_is_warned_of_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::train(folder.path(), "mlp")
+        .words("--learning-rate 1e9 --epochs 3 --run-dir run")
+        .succeed();
+    let warning = "the training loss has risen from ";
+    assert_eq!(ended.stderr.matches(warning).count(), 1, "{ended}");
+    ended.warns(["a lower --learning-rate (it is 1e9)"]);
+    let run = Run::new(folder.path().join("run"));
+    assert!(run.text("events.jsonl").contains(warning), "{ended}");
+    // Nobody reads a number of thirty digits.
+    let digits = |word: &str| word.chars().take_while(char::is_ascii_digit).count();
+    let longest = ended.stdout.split_whitespace().map(digits).max();
+    assert!(longest < Some(9), "{ended}");
+}
+
+#[test]
 fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
     for ranks in ["1", "2"] {
         let folder = tempfile::tempdir().unwrap();
