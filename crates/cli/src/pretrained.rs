@@ -262,7 +262,7 @@ fn read_config(folder: &Path) -> Result<serde_json::Value, CliError> {
     let path = folder.join(PRETRAINED_CONFIG);
     let size = std::fs::metadata(&path).map_or(0, |file| file.len());
     if size > LONGEST_CONFIG {
-        let reason = format!("it has {size} bytes, which no model's has");
+        let reason = format!("it has {size} bytes, and at most {LONGEST_CONFIG} are read");
         return Err(unreadable(&path, &reason));
     }
     let refuse = |error: &dyn std::fmt::Display| unreadable(&path, &error.to_string());

@@ -18,14 +18,14 @@ const LONGEST_FILE: u64 = 1 << 20;
 /// What this file in the folder of a pretrained model says; `None` if it has no such file.
 pub(super) fn read_json(folder: &Path, file: &str) -> Result<Option<Value>, TaskError> {
     let path = folder.join(file);
-    if !path.exists() {
+    if !path.is_file() {
         return Ok(None);
     }
     let wrong = |reason: String| TaskError::new(format!("{file}: {reason}"));
     let size = std::fs::metadata(&path)?.len();
     if size > LONGEST_FILE {
         return Err(wrong(format!(
-            "it has {size} bytes, and at most {LONGEST_FILE}"
+            "it has {size} bytes, and at most {LONGEST_FILE} are read"
         )));
     }
     let text = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
