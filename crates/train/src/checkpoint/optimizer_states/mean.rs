@@ -19,7 +19,8 @@ type Form = (DType, Vec<usize>);
 /// largest. Every rank calls it, and all are given the same bits; and how many bytes it has handed to the exchange.
 ///
 /// # Errors
-/// If a collective fails, or ranks have states of one name and other shapes.
+/// If a collective fails, a state is not of numbers, or ranks have states of one name and other shapes. The last two are found
+/// on all ranks, before numbers are exchanged.
 pub(crate) fn mean(
     own: Vec<NamedTensor>,
     group: &ProcessGroup,
@@ -37,6 +38,12 @@ pub(crate) fn mean(
     let mut known: BTreeMap<String, (Form, usize)> = BTreeMap::new();
     for (rank, theirs) in all.into_iter().enumerate() {
         for (name, form) in theirs {
+            let dtype = form.0;
+            if !(dtype.is_float() || dtype.is_int() || dtype.is_uint()) {
+                return Err(wrong(&format!(
+                    "`{name}` of rank {rank} has the type {dtype:?}, of which there is no mean"
+                )));
+            }
             let (first, ranks) = known.entry(name.clone()).or_insert((form.clone(), 0));
             if *first != form {
                 return Err(wrong(&format!(
@@ -130,6 +137,25 @@ mod tests {
         for mean in means {
             let error = mean.unwrap_err().to_string();
             assert!(error.contains("`a.moment` of rank 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn states_that_are_not_of_numbers_are_an_error_on_all_ranks() {
+        let groups = ProcessGroup::over_threads(2, GroupOptions::default());
+        let means = in_parallel(groups, |group| {
+            let own = match group.rank() {
+                0 => ("a.moment".to_string(), TensorData::from([1.0f32])),
+                _ => ("a.mask".to_string(), TensorData::from([true, false])),
+            };
+            mean(vec![own], &group)
+        });
+        for mean in means {
+            let error = mean.unwrap_err().to_string();
+            assert!(
+                error.contains("`a.mask` of rank 1 has the type Bool"),
+                "{error}"
+            );
         }
     }
 }
