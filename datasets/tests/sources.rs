@@ -10,7 +10,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use everburn_datasets::{
-    DataChoice, DataRequest, DatasetDescription, DatasetError, Surroundings, load_in,
+    DataChoice, DataRequest, DatasetDescription, DatasetError, Split, Surroundings,
+    SyntheticDigits, load_in,
 };
 use everburn_tests::AssertContains;
 use tempfile::TempDir;
@@ -312,5 +313,7 @@ fn a_limit_out_of_range_is_refused() {
         let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
         let expected = format!("{count} test samples were asked for: expected 1 to 2000000");
         assert_eq!(error, expected);
+        let drawn = SyntheticDigits::new(0).generate(Split::Test, count);
+        assert_eq!(drawn.unwrap_err().to_string(), expected);
     }
 }

@@ -1,6 +1,7 @@
 //! ResNet-18 against torchvision's.
 
 use burn::prelude::*;
+use everburn_models::image_model::ImageModelConfig;
 use everburn_models::resnet18::ResNet18Config;
 use everburn_nn::InBlocks;
 
@@ -25,6 +26,20 @@ fn it_has_torchvisions_parameters() {
     ];
     // The first block of each stage but the first has one.
     assert_shapes(&model, &expected, 3);
+}
+
+#[test]
+fn stages_of_no_block_or_too_many_are_refused() {
+    for (last, expected) in [
+        (0, "the number of blocks in each stage must be at least 1"),
+        (
+            1 << 28,
+            "the number of layers is 268435456, and at most 10000",
+        ),
+    ] {
+        let config = ResNet18Config::new().with_blocks([1, 1, 1, last]);
+        assert_eq!(config.check().unwrap_err().to_string(), expected);
+    }
 }
 
 #[test]

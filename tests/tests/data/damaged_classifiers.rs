@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 use everburn_tests::{Ended, Everburn};
 use serde_json::{Value, json};
 
-use super::pretrained_images::{VIT, exported, stripes};
+use super::pretrained_images::{RESNET, VIT, exported, stripes};
 
 const WEIGHTS: &str = "model.safetensors";
 
 /// A folder with one file changed, which is restored afterwards.
 struct Damage {
     here: PathBuf,
+    model: &'static str,
 }
 
 impl Damage {
     /// Changes a file, and expects `import` to say these words. It has memory for a sound folder, and not much more.
     fn refused(&self, file: &str, change: impl FnOnce(Vec<u8>) -> Vec<u8>, expected: &[&str]) {
-        let path = self.here.join("vit").join(file);
+        let path = self.here.join(self.model).join(file);
         let sound = std::fs::read(&path).ok();
         let changed = change(sound.clone().unwrap_or_default());
         std::fs::write(&path, changed).unwrap();
@@ -36,8 +37,18 @@ impl Damage {
     fn import(&self, run: &str) -> Ended {
         // KiB of memory that is written; threads' stacks count in full.
         let limited = ["-c", "ulimit -d 100000; exec \"$@\"", "sh"];
-        let import = Everburn::new(&self.here, ["import", "vit", "--run-dir", run]);
+        let import = Everburn::new(&self.here, ["import", self.model, "--run-dir", run]);
         import.by(&self.here, Path::new("sh"), limited).run()
+    }
+
+    /// Changes a key of the configuration.
+    fn key(&self, key: &str, value: Value, expected: &str) {
+        let change = |text: Vec<u8>| {
+            let mut json: Value = serde_json::from_slice(&text).unwrap();
+            json[key] = value;
+            json.to_string().into_bytes()
+        };
+        self.refused("config.json", change, &[self.model, expected]);
     }
 
     /// Changes the header of the weights.
@@ -60,8 +71,10 @@ fn damaged_classifiers_are_refused_by_file_and_field() {
     let here = folder.path();
     stripes(here);
     exported(here, "vit", VIT);
-    let here = here.to_path_buf();
-    let damage = Damage { here };
+    let damage = Damage {
+        here: here.to_path_buf(),
+        model: "vit",
+    };
     damage.import("sound").succeeded();
     weights(&damage);
     sizes(&damage);
@@ -86,6 +99,12 @@ fn damaged_classifiers_are_refused_by_file_and_field() {
     ] {
         damage.refused(file, |_| text.as_bytes().to_vec(), &[expected]);
     }
+    exported(here, "resnet18", RESNET);
+    let damage = Damage {
+        model: "resnet18",
+        ..damage
+    };
+    damage.key("depths", json!([1, 1, 1, 9_999]), "parameters or more");
 }
 
 /// Weights that are cut off, or whose header is wrong.
@@ -133,11 +152,6 @@ fn sizes(damage: &Damage) {
         ("qkv_bias", json!(false), "is not in the model"),
         ("model_type", json!("swin"), "`swin`"),
     ] {
-        let change = |text: Vec<u8>| {
-            let mut json: Value = serde_json::from_slice(&text).unwrap();
-            json[key] = value;
-            json.to_string().into_bytes()
-        };
-        damage.refused("config.json", change, &["vit", expected]);
+        damage.key(key, value, expected);
     }
 }

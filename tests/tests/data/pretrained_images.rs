@@ -10,7 +10,7 @@ use super::image_folders::{draw, train_model};
 /// A small vision transformer, and a small ResNet.
 pub(super) const VIT: &str =
     "vit={image_size=16,patch_size=8,width=16,layers=2,heads=2,feed_forward=24}";
-const RESNET: &str = "resnet18={width=2,blocks=[1,1,1,1]}";
+pub(super) const RESNET: &str = "resnet18={width=2,blocks=[1,1,1,1]}";
 
 /// Two classes in 16 x 16 pixels.
 fn train(here: &Path, model: &str, numbers: &str, run: &str) -> Everburn {

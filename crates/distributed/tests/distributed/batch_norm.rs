@@ -17,7 +17,7 @@ use everburn_distributed::{
     Ddp, DdpConfig, DdpError, DeviceCommunicator, ModuleRanks, share_of, synchronize_batch_norms,
 };
 use everburn_nn::{BatchNorm, BatchNormConfig};
-use everburn_tests::in_parallel;
+use everburn_tests::{AssertContains, in_parallel};
 
 use crate::device::ways::{self, Rank, Way};
 use crate::parameters::{numbers, parameters};
@@ -318,10 +318,11 @@ fn layers_in_another_order_end_the_step_on_all_ranks() {
         group.barrier().wait().unwrap_err().to_string()
     });
     for error in errors {
-        assert!(
-            error.contains("another rank is at another layer or call"),
-            "{error}"
-        );
+        error.assert_contains([
+            "another rank is at another layer or call",
+            "check that every rank runs the same layers in the same order",
+            "`without_samples`",
+        ]);
     }
 }
 

@@ -12,6 +12,20 @@ fn a_product_over_nothing_is_the_bias() {
 }
 
 #[test]
+fn a_product_without_rows_or_columns_is_empty() {
+    let six = [1.0; 6];
+    let no_rows = (Matrix::new(&[], [0, 3]), Matrix::new(&six, [3, 2]));
+    let no_columns = (Matrix::new(&six, [2, 3]), Matrix::new(&[], [3, 0]));
+    for (left, right) in [no_rows, no_columns] {
+        let bias = &[1.0, 2.0][..right.extent()[1]];
+        for bias in [None, Some(bias)] {
+            matmul(left, right, bias, &mut []).unwrap();
+        }
+        assert!(matmul(left, right, None, &mut [0.0]).is_err());
+    }
+}
+
+#[test]
 fn products_of_matrices_that_lie_anywhere() {
     // Rows of three heads of two texts side by side, as an attention has them.
     let (texts, tokens, heads, width) = (2, 5, 3, 4);

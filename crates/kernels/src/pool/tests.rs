@@ -125,6 +125,53 @@ fn of_no_planes_there_are_no_averages() {
 }
 
 #[test]
+fn windows_wholly_in_the_padding_average_to_zero() {
+    let shape = Pool2dShape {
+        padding: [2, 2],
+        ..Pool2dShape::new([1, 1], [1, 1], [1, 1])
+    };
+    let mut expected = [0.0; 25];
+    expected[12] = 3.0;
+    let gradient = values(25, 1);
+    for divisor in [Divisor::IncludePadding, Divisor::ExcludePadding] {
+        let mut output = [f32::NAN; 25];
+        avg_pool2d(&shape, divisor, &[3.0], &mut output).unwrap();
+        assert_eq!(output, expected);
+        let mut input_grad = [f32::NAN];
+        avg_pool2d_backward(&shape, divisor, &gradient, &mut input_grad).unwrap();
+        assert_eq!(input_grad, [gradient[12]]);
+    }
+}
+
+#[test]
+fn planes_without_rows_or_columns_average_to_zero_or_to_nothing() {
+    for input in [[0, 4], [4, 0], [0, 0]] {
+        let empty = Pool2dShape::new([2, 3], input, [2, 2]);
+        let padded = Pool2dShape {
+            padding: [1, 1],
+            ..empty
+        };
+        for divisor in [Divisor::IncludePadding, Divisor::ExcludePadding] {
+            avg_pool2d(&empty, divisor, &[], &mut []).unwrap();
+            avg_pool2d_backward(&empty, divisor, &[], &mut []).unwrap();
+            let mut output = vec![f32::NAN; padded.output_len().unwrap()];
+            avg_pool2d(&padded, divisor, &[], &mut output).unwrap();
+            assert_eq!(output, vec![0.0; output.len()]);
+            avg_pool2d_backward(&padded, divisor, &output, &mut []).unwrap();
+        }
+    }
+    let shape = AdaptivePool2dShape {
+        planes: [1, 2],
+        input: [3, 4],
+        output: [0, 2],
+    };
+    adaptive_avg_pool2d(&shape, &[1.0; 24], &mut []).unwrap();
+    let mut input_grad = [f32::NAN; 24];
+    adaptive_avg_pool2d_backward(&shape, &[], &mut input_grad).unwrap();
+    assert_eq!(input_grad, [0.0; 24]);
+}
+
+#[test]
 fn an_index_outside_its_plane_is_named() {
     let shape = Pool2dShape::new([1, 1], [2, 2], [2, 2]);
     let result = max_pool2d_backward(&shape, &[1.0], &[4_i32], &mut [0.0; 4]);

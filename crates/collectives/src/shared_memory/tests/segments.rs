@@ -97,6 +97,18 @@ fn two_mappings_of_one_process_see_each_other() {
     });
 }
 
+/// Rings and doorbells keep the memory when the segment itself is gone.
+#[test]
+fn ends_outlive_their_segment() {
+    let made = segment(2);
+    let (mut sender, receiver) = (made.sender(1, 0).unwrap(), made.receiver(1, 0).unwrap());
+    let doorbell = made.doorbell(0).unwrap();
+    drop(made);
+    assert_eq!(sender.try_write(b"still there"), Ok(11));
+    doorbell.ring();
+    assert_eq!(receiver.peek(64).unwrap(), b"still there");
+}
+
 /// A process of this test binary that plays rank 1 of the segment at `address`.
 struct Peer(Child);
 

@@ -1,12 +1,15 @@
 //! What fails within a pass fails the step, with the group's own error, and nothing hangs.
 
+use std::sync::Arc;
+
 use burn::prelude::*;
 use everburn_collectives::group::CollectiveError;
-use everburn_distributed::tensor_parallel;
+use everburn_distributed::{ModuleRanks, tensor_parallel};
 use everburn_models::gpt::Positions;
-use everburn_nn::{LinearConfig, TensorRule};
+use everburn_nn::{LinearConfig, TensorGroup, TensorParallel, TensorRule};
 
 use super::model::{cut, device, gpt, loss_of, tokens};
+use crate::device::ways;
 use crate::ranks::{on_ranks, separate};
 
 #[test]
@@ -28,6 +31,32 @@ fn a_rank_that_dies_between_the_passes_is_named() {
             "{cause}"
         );
     });
+}
+
+#[test]
+fn a_rank_that_dies_between_the_passes_is_named_where_sums_stay_on_their_devices() {
+    let whole = gpt(Positions::Learned);
+    let errors = ways::on_ranks(3, |rank| {
+        let communicator = rank.communicator(ways::Way::Nccl);
+        let ranks = ModuleRanks::new(&rank.group).unwrap();
+        let ranks: Arc<dyn TensorGroup> = Arc::new(ranks.with_communicator(&communicator));
+        let rules = whole.tensor_rules();
+        let model = everburn_nn::tensor_parallel(separate(&whole), &rules, &ranks).unwrap();
+        let loss = loss_of(model.forward(tokens(2, 0, &device())));
+        communicator.settle().unwrap();
+        rank.group.barrier().wait().unwrap();
+        if rank.number() == 1 {
+            rank.cluster.kill(1, false);
+            rank.group.sever();
+            return String::new();
+        }
+        // The pass comes to its end all the same.
+        drop(loss.backward());
+        communicator.check().unwrap_err().to_string()
+    });
+    for error in [&errors[0], &errors[2]] {
+        assert!(error.contains("rank 1"), "{error}");
+    }
 }
 
 #[test]
