@@ -95,7 +95,7 @@ fn kinds(recordings: &[Recording]) -> Vec<FindingKind> {
     findings(recordings).iter().map(|it| it.kind).collect()
 }
 
-/// A rank alone that is found in rows of `stacks`, in each for so many milliseconds of a step, from the second one on.
+/// A rank alone that is found in rows of `stacks`, in each for this many milliseconds of a step, from the second one on.
 fn sampled(functions: [&str; 4], stacks: &[&[u32]], found: &[(u32, usize)]) -> Recording {
     let mut recording = rank(0, SOUND);
     recording.facts.world_size = 1;

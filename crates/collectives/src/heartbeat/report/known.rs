@@ -1,4 +1,4 @@
-//! What a rank knows of the others without asking them, and the diagnosis from that and from their reports.
+//! What the heartbeats of a group show, and the diagnosis from that and from the reports of its ranks.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -59,7 +59,7 @@ pub fn connect_to(port: u16) -> Result<TcpStore, StoreError> {
     TcpStore::connect(&format!("127.0.0.1:{port}"), known_store())
 }
 
-/// The same, once a rank has joined there.
+/// The same, after a rank has joined there.
 pub fn joined_at(port: u16) -> TcpStore {
     let store = connect_to(port).unwrap();
     let joined = store.wait_within(&["everburn/join/0/joined"], DEADLINE);
