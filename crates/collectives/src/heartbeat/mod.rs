@@ -131,7 +131,8 @@ pub enum HeartbeatError {
 ///
 /// It shares the store's connection with the rank: a [`crate::store::TcpStore`] waits for missing
 /// keys on other connections, so a beat is delayed by one request at most. It holds no reference to the
-/// monitored group. Dropping it publishes a goodbye, within milliseconds.
+/// monitored group. Dropping it publishes a goodbye, within milliseconds; a report that is made in the background is waited for
+/// before that, for 5 s at most.
 ///
 /// ```
 /// # mod everburn { pub use everburn_collectives as collectives; }
