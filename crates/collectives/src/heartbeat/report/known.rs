@@ -45,8 +45,8 @@ impl Known {
         }
     }
 
-    /// What they show now. The monitor may follow the next group, which begins with nobody silent: a rank of which no beat has come
-    /// since has been silent all the time.
+    /// What they show now. The monitor may follow the next group already, in which nobody counts as silent yet: a rank without a new
+    /// beat has been silent all the time.
     pub(super) fn later(&self, heartbeat: &Heartbeat, followed: &Followed) -> Self {
         let mut now = Self::now(heartbeat, followed);
         let since = now.answered.saturating_duration_since(self.answered);
@@ -171,8 +171,8 @@ impl Known {
     }
 }
 
-/// The ranks of which one of those that answered says that they send no beats, or are stopped: a rank of a large group does
-/// not watch all, and sees the processes of its machine only.
+/// The ranks that an answer names, as silent or as stopped. A rank of a large group does not watch all others, and sees only the
+/// processes of its own machine.
 fn said_by_answers(reports: &[RankReport], of: impl Fn(&Beat) -> &Vec<usize>) -> BTreeSet<usize> {
     let answers = reports.iter().filter(|it| it.evidence == Evidence::Answer);
     let beats = answers.filter_map(|report| report.beat.as_ref());
